@@ -1,0 +1,114 @@
+import numpy as np
+import pytest
+
+from tests import tiny_models as tiny
+from tinykit.backends.onnx import OnnxBackend
+from tinykit.convert.gguf import GgufFile
+from tinykit.convert.importer import import_model
+from tinykit.errors import BackendError, ClosedError, ModelFileError
+
+IDS = [1, 40, 41, 42, 200, 258, 259, 260]
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tiny")
+    file = GgufFile(tiny.write_gguf(folder / "m.gguf", "llama", tiny.random_weights("llama")))
+    return import_model(file, folder, dtype="fp32")
+
+
+@pytest.fixture(params=[True, False], ids=["shared_buffers", "plain_feeds"])
+def backend(graph, request):
+    return OnnxBackend(graph, dtype="fp32", context_length=tiny.CONTEXT, threads=1, shared_kv=request.param)
+
+
+def logits_of(backend, ids):
+    return backend.forward(ids, backend.new_state()).copy()
+
+
+def test_our_graphs_use_shared_buffers_by_themselves(graph):
+    by_default = OnnxBackend(graph, dtype="fp32", context_length=tiny.CONTEXT, threads=1)
+    state = by_default.new_state()
+    by_default.forward(IDS, state)
+    assert state.capacity >= len(IDS)
+
+
+def test_shared_buffers_give_the_logits_of_plain_feeds(graph):
+    both = [
+        OnnxBackend(graph, dtype="fp32", context_length=tiny.CONTEXT, threads=1, shared_kv=s) for s in (True, False)
+    ]
+    states = [backend.new_state() for backend in both]
+    for piece in (IDS, [5], [6, 7], [8]):
+        shared, plain = (b.forward(piece, s).copy() for b, s in zip(both, states, strict=True))
+        np.testing.assert_array_equal(shared, plain)
+
+
+def test_truncate_goes_back_to_where_it_was(backend):
+    state = backend.new_state()
+    backend.forward(IDS[:4], state)
+    once = backend.forward(IDS[4:], state).copy()
+    state.truncate(4)
+    assert state.length == 4
+    np.testing.assert_allclose(backend.forward(IDS[4:], state), once, atol=1e-6)
+    with pytest.raises(ValueError, match="cannot truncate"):
+        state.truncate(len(IDS) + 1)
+
+
+def test_copy_is_independent(backend):
+    state = backend.new_state()
+    backend.forward(IDS, state)
+    twin = state.copy(5)
+    backend.forward([9, 9, 9], state)
+    assert (twin.length, state.length) == (5, len(IDS) + 3)
+    np.testing.assert_allclose(backend.forward(IDS[5:], twin), logits_of(backend, IDS), atol=1e-5)
+
+
+def test_state_grows_past_its_first_capacity(graph):
+    shared = OnnxBackend(graph, dtype="fp32", context_length=tiny.CONTEXT, threads=1)
+    state = shared.new_state()
+    state.reserve(2)
+    first = state.capacity
+    shared.forward(IDS, state)
+    before = state.arrays[0][:, :, : len(IDS)].copy()
+    state.reserve(first + 1)
+    assert state.capacity == 2 * first
+    np.testing.assert_array_equal(state.arrays[0][:, :, : len(IDS)], before)
+    assert state.size_bytes == 2 * 4 * tiny.LAYERS * tiny.KV_HEADS * tiny.HEAD_DIM * 2 * first
+
+
+def test_failing_step_leaves_the_state_as_it_was(backend):
+    state = backend.new_state()
+    backend.forward(IDS, state)
+    with pytest.raises(BackendError, match="ONNX Runtime failed"):
+        backend.forward([1] * 4090, state)  # 4098 tokens: the rotary table ends at 4096
+    assert state.length == len(IDS)
+    backend.forward([5], state)
+    np.testing.assert_allclose(backend.forward([6], state), logits_of(backend, [*IDS, 5, 6]), atol=1e-5)
+
+
+def test_info_is_read_back(backend):
+    info = backend.info
+    assert (info.backend, info.device, info.providers) == ("onnx", "cpu", ("CPUExecutionProvider",))
+    assert (info.vocab_size, info.threads) == (len(tiny.VOCABULARY), 1)
+
+
+def test_closed_backend_says_so(backend):
+    backend.close()
+    backend.close()
+    with pytest.raises(ClosedError):
+        backend.forward([1], backend.new_state())
+
+
+def test_no_tokens_is_an_error(backend):
+    with pytest.raises(ValueError, match="at least one token"):
+        backend.forward([], backend.new_state())
+
+
+def test_damaged_graph_is_a_clear_error(tmp_path, graph):
+    absent = tmp_path / "absent.onnx"
+    with pytest.raises(ModelFileError, match="There is no file"):
+        OnnxBackend(absent, dtype="fp32", context_length=tiny.CONTEXT)
+    cut = tmp_path / "cut.onnx"
+    cut.write_bytes(graph.read_bytes()[:-100])
+    with pytest.raises(ModelFileError, match=r"cannot load .*cut\.onnx"):
+        OnnxBackend(cut, dtype="fp32", context_length=tiny.CONTEXT)

@@ -1,0 +1,42 @@
+import math
+
+import pytest
+
+from tinykit.errors import OptionError
+from tinykit.generation.request import Completion, GenerationOptions, Timings, Usage, checked_max_tokens
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(1, 1), (256, 256), (5.0, 5), (1025, 1024), (math.inf, 1024)]
+)
+def test_max_tokens_is_clamped_from_above(value, expected):
+    assert checked_max_tokens(value) == expected
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, -math.inf, 1.5, "12", None, True], ids=str)
+def test_max_tokens_that_make_no_sense_are_named(value):
+    with pytest.raises(OptionError, match="max_tokens must be a whole number from 1 to 1024") as caught:
+        GenerationOptions(max_tokens=value)
+    assert caught.value.name == "max_tokens"
+
+
+def test_one_stop_string_counts_as_one():
+    assert GenerationOptions(stop="END").stop == ("END",)
+    assert GenerationOptions(stop=["a", "b"]).stop == ("a", "b")
+
+
+@pytest.mark.parametrize("stop", ["", [""], [3]], ids=["empty", "empty_in_list", "number"])
+def test_bad_stop_strings_are_named(stop):
+    with pytest.raises(OptionError, match="stop"):
+        GenerationOptions(stop=stop)
+
+
+def test_completion_is_its_text():
+    completion = Completion("a title", (1, 2, 3), "stop", Usage(5, 3, 0), Timings(0.1, 0.1, 0.5, 0.6))
+    assert str(completion) == f"{completion}" == "a title"
+    assert f"{completion:>9}" == "  a title"
+    assert len(completion) == 7
+    assert "title" in completion
+    assert completion == "a title"
+    assert {completion: 1}["a title"] == 1
+    assert completion.decode_tokens_per_s == 4.0

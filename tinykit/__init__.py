@@ -1,0 +1,64 @@
+"""Tiny local language models in a notebook: title, complete, compare, and take the winner to production.
+
+from tinykit import TinySession
+
+session = TinySession()
+session.title("the login test is flaky on slow CI runners, can you fix it?")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tinykit.doctor import doctor
+    from tinykit.errors import TinykitError
+    from tinykit.generation.request import Completion
+    from tinykit.progress import ProgressEvent
+    from tinykit.recipes import RECIPES, Recipe
+    from tinykit.registry import MODELS, ModelSpec, register_model
+    from tinykit.session import TinySession, Title
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Completion",
+    "MODELS",
+    "ModelSpec",
+    "ProgressEvent",
+    "RECIPES",
+    "Recipe",
+    "TinySession",
+    "TinykitError",
+    "Title",
+    "__version__",
+    "doctor",
+    "register_model",
+]
+
+_HOMES = {
+    "MODELS": "tinykit.registry",
+    "RECIPES": "tinykit.recipes",
+    "Completion": "tinykit.generation.request",
+    "ModelSpec": "tinykit.registry",
+    "ProgressEvent": "tinykit.progress",
+    "Recipe": "tinykit.recipes",
+    "TinySession": "tinykit.session",
+    "TinykitError": "tinykit.errors",
+    "Title": "tinykit.session",
+    "doctor": "tinykit.doctor",
+    "register_model": "tinykit.registry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import tinykit` costs next to nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tinykit' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,102 @@
+"""Find a decoder graph's states from its own inputs and outputs, whatever the family."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from tinykit.errors import UnsupportedModelError
+
+CONTROL_INPUTS = frozenset(
+    {
+        "input_ids",
+        "attention_mask",
+        "position_ids",
+        "num_logits_to_keep",
+        "logits_to_keep",
+        "use_cache_branch",
+    }
+)
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(bool)": np.bool_,
+}
+
+
+class Port(Protocol):
+    """An input or output as onnxruntime describes it."""
+
+    name: str
+    type: str
+    shape: Sequence[int | str | None]
+
+
+@dataclass(frozen=True)
+class StatePort:
+    """One state tensor: read from `past`, written to `present`.
+
+    `shape` is its shape before the first token; `growth_axis` is the axis that has one entry per token, or
+    None for a state of fixed size (convolution, SSM) that each step replaces.
+    """
+
+    past: str
+    present: str
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    growth_axis: int | None
+
+
+def numpy_dtype(port: Port) -> np.dtype[np.generic]:
+    """The numpy type of a port."""
+    try:
+        return np.dtype(_DTYPES[port.type])
+    except KeyError:
+        raise UnsupportedModelError(f"The graph's {port.name} has the type {port.type}.") from None
+
+
+def find_states(inputs: Sequence[Port], outputs: Sequence[Port]) -> tuple[StatePort, ...]:
+    """The states of a decoder graph.
+
+    Raises:
+        UnsupportedModelError: an input that is neither known nor a state, or a state of unknown size.
+    """
+    by_name = {port.name: port for port in outputs}
+    return tuple(_state(port, by_name) for port in inputs if port.name not in CONTROL_INPUTS)
+
+
+def _state(port: Port, outputs: dict[str, Port]) -> StatePort:
+    renamed = (("past_key_values", "present"), ("past", "present"), ("past", "present_key_values"))
+    for old, new in renamed:
+        present = port.name.replace(old, new, 1)
+        if present != port.name and present in outputs:
+            break
+    else:
+        more = " (a multimodal decoder?)" if port.name == "inputs_embeds" else ""
+        raise UnsupportedModelError(f"The graph has an input {port.name!r} that tinykit cannot feed{more}.")
+    shape, growth_axis = _initial_shape(port, outputs[present])
+    return StatePort(port.name, present, numpy_dtype(port), shape, growth_axis)
+
+
+def _initial_shape(past: Port, present: Port) -> tuple[tuple[int, ...], int | None]:
+    shape: list[int] = []
+    growth_axis = None
+    for axis, (before, after) in enumerate(zip(past.shape, present.shape, strict=True)):
+        if isinstance(before, int) and before > 0:
+            shape.append(before)
+        elif axis == 0:
+            shape.append(1)  # batch
+        elif growth_axis is None and (before != after or re.search("past|seq|len", str(before))):
+            growth_axis = axis
+            shape.append(0)
+        else:
+            raise UnsupportedModelError(
+                f"The size of axis {axis} ({before}) of the state {past.name} is unknown."
+            )
+    return tuple(shape), growth_axis

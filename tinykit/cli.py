@@ -1,0 +1,265 @@
+"""The command ``tinykit``.
+
+Exit codes: 0 done · 1 no title was found · 2 wrong use or input · 3 unknown model or recipe · 4 files cannot
+be had · 5 a model file cannot be used · 6 another failure while running · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tinykit import __version__
+from tinykit.errors import (
+    ModelFileError,
+    OptionError,
+    PromptTooLongError,
+    SourceError,
+    TinykitError,
+    UnknownModelError,
+    UnknownRecipeError,
+)
+
+if TYPE_CHECKING:
+    from tinykit.session import TinySession, Title
+
+_EXIT_CODES: tuple[tuple[type[TinykitError], int], ...] = (
+    (OptionError, 2),
+    (PromptTooLongError, 2),
+    (UnknownModelError, 3),
+    (UnknownRecipeError, 3),
+    (SourceError, 4),
+    (ModelFileError, 5),
+    (TinykitError, 6),
+)
+_INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command and exit with its code."""
+    try:
+        code = cli.main(arguments, prog_name="tinykit", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        code = _INTERRUPTED
+    except TinykitError as error:
+        click.echo(f"Error: {error}" + (f"\n{error.hint}" if error.hint else ""), err=True)
+        code = next(number for kind, number in _EXIT_CODES if isinstance(error, kind))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="tinykit %(version)s")
+def cli() -> None:
+    """Tiny local language models: title, complete, and see what is on this machine."""
+
+
+def _session_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every command that uses a model."""
+    options = (
+        click.option("-m", "--model", help="A key from 'tinykit models', or a .gguf file."),
+        click.option("-d", "--device", help="Where to compute."),
+        click.option("--dtype", help="Precision of the weights."),
+        click.option("--threads", type=click.IntRange(min=1), help="Threads to compute with."),
+        click.option("--offline", is_flag=True, default=None, help="Never use the network."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@click.argument("text", nargs=-1)
+@click.option("-f", "--file", "file", help="Title each line of this file; - is standard input.")
+@click.option("-r", "--recipe", help="How to make titles: a name, or a JSON or TOML file.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--why", is_flag=True, help="Also show the steps from the reply to the title.")
+@click.option("--stats", is_flag=True, help="Also show the seconds each title took.")
+@_session_options
+def title(
+    text: tuple[str, ...],
+    file: str | None,
+    recipe: str | None,
+    as_json: bool,
+    why: bool,
+    stats: bool,
+    **options: Any,
+) -> int:
+    """Title a message, the words of TEXT together; - reads it from standard input."""
+    from tinykit.session import TinySession
+
+    if (file is None) == (not text):
+        raise click.UsageError("Give either a message or --file.")
+    messages = list(_lines(file)) if file is not None else [_message(text)]
+    found = 0
+    with TinySession(recipe=recipe, lazy=True, **options) as session:
+        for message in messages:
+            started = time.perf_counter()
+            load_s = _load_for(session, message)
+            result = session.title_result(message)
+            elapsed_s = time.perf_counter() - started - load_s
+            found += result.text is not None
+            if as_json:
+                click.echo(json.dumps(_as_dict(result, elapsed_s), ensure_ascii=False))
+            else:
+                _show(result, why=why, elapsed_s=elapsed_s if stats else None)
+    return 0 if found or file is not None else 1
+
+
+def _load_for(session: TinySession, message: str) -> float:
+    """Load the model if this message needs it and it is not loaded; returns the seconds that took."""
+    from tinykit.titles import has_task
+
+    if session.recipe.method != "model" or not has_task(message):
+        return 0.0
+    started = time.perf_counter()
+    session.load()
+    return time.perf_counter() - started
+
+
+def _message(words: tuple[str, ...]) -> str:
+    message = _read("-") if words == ("-",) else " ".join(words)
+    if not message.strip():
+        raise OptionError(
+            "The message is empty.", hint="Give some text to title.", name="text", value=message
+        )
+    return message
+
+
+def _lines(file: str) -> Iterator[str]:
+    """The lines of a file that are not blank."""
+    lines = [line for line in _read(file).splitlines() if line.strip()]
+    if not lines:
+        raise OptionError(f"{_named(file)} has no lines to title.", name="file", value=file)
+    yield from lines
+
+
+def _read(file: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise OptionError(f"{file} cannot be read: {error.strerror}.", name="file", value=file) from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise OptionError(
+            f"{_named(file)} is not valid UTF-8: byte {data[error.start]:#04x} at position {error.start:,}.",
+            hint="Convert it first, for instance with: iconv -f LATIN1 -t UTF-8",
+            name="file",
+            value=file,
+        ) from error
+
+
+def _named(file: str) -> str:
+    return "Standard input" if file == "-" else file
+
+
+def _as_dict(result: Title, elapsed_s: float) -> dict[str, Any]:
+    completion = result.completion
+    return {
+        "title": result.text,
+        "why": [step.reason.value for step in result.why],
+        "recipe": result.recipe,
+        "raw": result.raw,
+        "prompt_tokens": completion.usage.prompt_tokens if completion else 0,
+        "completion_tokens": completion.usage.completion_tokens if completion else 0,
+        "elapsed_s": round(elapsed_s, 4),
+    }
+
+
+def _show(result: Title, *, why: bool, elapsed_s: float | None) -> None:
+    """The title on standard output; that there is none, on standard error."""
+    seconds = "" if elapsed_s is None else f"{elapsed_s:6.3f} s  "
+    shown = _printable(result.text) if result.text is not None else ""
+    click.echo(seconds + (shown or ("(no title)" if seconds else "")))
+    if why or result.text is None:
+        click.echo(
+            "\n".join(f"    {_printable(line)}" for line in result.explain().splitlines()), err=not why
+        )
+
+
+def _printable(text: str) -> str:
+    """Without control characters, which a terminal would obey."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+@cli.command()
+@click.argument("prompt", nargs=-1, required=True)
+@click.option("-s", "--system", help="Text to put before the prompt.")
+@click.option("--max-tokens", default="256", show_default=True, help="New tokens at most.")
+@click.option("--stats", is_flag=True, help="Also show tokens and seconds.")
+@_session_options
+def complete(
+    prompt: tuple[str, ...], system: str | None, max_tokens: str, stats: bool, **options: Any
+) -> None:
+    """Answer a prompt; - reads it from standard input."""
+    from tinykit.session import TinySession
+
+    budget = _max_tokens(max_tokens)
+    text = _message(prompt)
+    with TinySession(**options) as session:
+        completion = session.complete(text, system=system, max_tokens=budget)
+    click.echo(completion.text)
+    if stats:
+        usage, timings, speed = completion.usage, completion.timings, completion.decode_tokens_per_s
+        click.echo(
+            f"{usage.prompt_tokens} + {usage.completion_tokens} tokens, first after {timings.ttft_s:.3f} s, "
+            f"{timings.total_s:.3f} s in all{f', {speed:.0f} tokens/s' if speed else ''}, "
+            f"ended by {completion.finish_reason}",
+            err=True,
+        )
+
+
+def _max_tokens(text: str) -> int:
+    from tinykit.generation.request import checked_max_tokens
+
+    try:
+        number: object = float(text)
+    except ValueError:
+        number = text
+    return checked_max_tokens(number)
+
+
+@cli.group(invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.pass_context
+def models(context: click.Context, as_json: bool) -> None:
+    """Show the models that tinykit knows, and what is on this machine."""
+    if context.invoked_subcommand is None:
+        from tinykit.inventory import model_rows, model_table
+
+        click.echo(json.dumps(model_rows(), indent=1) if as_json else model_table())
+
+
+@models.command()
+@click.argument("key")
+@click.option("--dtype", help="Precision of the weights.")
+@click.option("--offline", is_flag=True, default=None, help="Never use the network.")
+def download(key: str, dtype: str | None, offline: bool | None) -> None:
+    """Fetch and import the model KEY, so that it is there when it is needed."""
+    from tinykit.loading import checked_dtype, prepare
+    from tinykit.progress import Progress
+    from tinykit.registry import get_model
+
+    spec = get_model(key)
+    folder = prepare(spec, checked_dtype(dtype, spec), progress=Progress(), offline=offline)
+    click.echo(f"{spec.key} is ready in {folder}")
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def doctor(as_json: bool) -> None:
+    """Show versions, memory, disk, caches and settings, for yourself or for a bug report."""
+    from tinykit.doctor import doctor as examine
+
+    report = examine()
+    click.echo(json.dumps(report.facts, indent=1) if as_json else str(report))

@@ -1,0 +1,160 @@
+"""What an importer needs to know of a model's weights, whatever file they come from.
+
+Tensor names are those of Hugging Face checkpoints (``model.layers.0.self_attn.q_proj.weight``), so that
+adapters in the PEFT layout and safetensors files need no second table of names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tinykit.errors import ModelFileError, UnsupportedModelError
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+MAX_CONTEXT = 32768  # the table of rotary angles grows with it: 16 MB at 32,768 positions of 64 dimensions
+BLOCK = 32  # elements that share one scale, in ggml and in MatMulNBits alike
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The sizes and constants of a dense decoder with rotary positions and gated feed-forward."""
+
+    family: Literal["llama", "qwen2", "qwen3"]
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    context_length: int
+    norm_eps: float
+    rope_theta: float
+    tied_embeddings: bool
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+
+    def config(self) -> dict[str, Any]:
+        """The same as the ``config.json`` of a Hugging Face checkpoint."""
+        return {
+            "model_type": self.family,
+            "hidden_size": self.hidden,
+            "intermediate_size": self.intermediate,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "vocab_size": self.vocab_size,
+            "max_position_embeddings": self.context_length,
+            "rms_norm_eps": self.norm_eps,
+            "rope_theta": self.rope_theta,
+            "tie_word_embeddings": self.tied_embeddings,
+            "hidden_act": "silu",
+            "bos_token_id": self.bos_id,
+            "eos_token_id": list(self.eos_ids),
+        }
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A matrix in blocks of 32 along its input axis, as MatMulNBits wants it.
+
+    ``codes`` has shape (rows, blocks, bytes), ``scales`` (rows, blocks). The code of zero is
+    ``2 ** (bits - 1)``.
+    """
+
+    codes: npt.NDArray[np.uint8]
+    scales: Floats
+    bits: Literal[4, 8]
+
+    @property
+    def rows(self) -> int:
+        """Output features."""
+        return int(self.codes.shape[0])
+
+    @property
+    def columns(self) -> int:
+        """Input features."""
+        return int(self.codes.shape[1]) * BLOCK
+
+
+def pack_int8(weights: Floats) -> Packed:
+    """Round each block of 32 to 8 bits with a symmetric scale; ``weights`` has shape (rows, columns)."""
+    blocks = weights.reshape(weights.shape[0], -1, BLOCK)
+    scales = np.abs(blocks).max(-1) / np.float32(127)
+    safe = np.where(scales == 0, np.float32(1), scales)
+    codes = np.rint(blocks / safe[..., None]) + 128
+    return Packed(codes.astype(np.uint8), scales.astype(np.float32), 8)
+
+
+class Checkpoint(Protocol):
+    """Weights by Hugging Face name; matrices have shape (output features, input features)."""
+
+    architecture: Architecture
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def floats(self, name: str) -> Floats:
+        """The tensor, dequantised."""
+        ...
+
+    def packed(self, name: str) -> Packed | None:
+        """The matrix's own blocks, bit for bit, or None where MatMulNBits has no equal of its type."""
+        ...
+
+    def rope_divisors(self) -> Floats | None:
+        """Factors that divide the rotary frequencies (Llama 3's long-context rule), shape (head_dim / 2)."""
+        ...
+
+
+def matrix_shapes(architecture: Architecture) -> dict[str, tuple[int, int]]:
+    """Name and shape (output, input features) of every matrix inside the layers."""
+    a = architecture
+    q, kv = a.heads * a.head_dim, a.kv_heads * a.head_dim
+    shapes = {
+        "self_attn.q_proj": (q, a.hidden),
+        "self_attn.k_proj": (kv, a.hidden),
+        "self_attn.v_proj": (kv, a.hidden),
+        "self_attn.o_proj": (a.hidden, q),
+        "mlp.gate_proj": (a.intermediate, a.hidden),
+        "mlp.up_proj": (a.intermediate, a.hidden),
+        "mlp.down_proj": (a.hidden, a.intermediate),
+    }
+    return {
+        f"model.layers.{layer}.{part}.weight": shape
+        for layer in range(a.layers)
+        for part, shape in shapes.items()
+    }
+
+
+def check_shapes(architecture: Architecture, found: Mapping[str, tuple[int, ...]], path: Path) -> None:
+    """Raise unless `found` (shapes by name) has every tensor of the architecture, in its shape.
+
+    Raises:
+        ModelFileError: a tensor is missing or has another shape.
+        UnsupportedModelError: the sizes do not fill whole blocks.
+    """
+    a = architecture
+    wanted: dict[str, tuple[int, ...]] = {**matrix_shapes(a)}
+    for layer in range(a.layers):
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            wanted[f"model.layers.{layer}.{norm}.weight"] = (a.hidden,)
+    wanted |= {"model.embed_tokens.weight": (a.vocab_size, a.hidden), "model.norm.weight": (a.hidden,)}
+    for name, shape in wanted.items():
+        if name not in found:
+            raise ModelFileError(f"{path} lacks the tensor {name}.", path=path)
+        if found[name] != shape:
+            raise ModelFileError(
+                f"{path}: the tensor {name} has shape {found[name]}, but the configuration says {shape}.",
+                path=path,
+            )
+    if a.hidden % BLOCK or a.intermediate % BLOCK or a.heads * a.head_dim % BLOCK:
+        raise UnsupportedModelError(f"{path}: its layer sizes are not multiples of {BLOCK}.", path=path)

@@ -1,0 +1,131 @@
+"""Every exception that tinykit raises on purpose.
+
+Each one derives from `TinykitError` and from the built-in a caller would guess. The message says what
+happened, with the value; the hint, added as a note, says what to do; the facts are attributes.
+
+    TinykitError
+    ├── OptionError            (ValueError)       .name .value
+    ├── MissingPackageError    (ImportError)      .name .extra
+    ├── UnknownModelError      (LookupError)      .model .nearest
+    ├── UnknownRecipeError     (LookupError)      .recipe .nearest
+    ├── SourceError            (RuntimeError)
+    │   ├── OfflineError       (ConnectionError)
+    │   ├── DownloadError      (ConnectionError)  .url
+    │   ├── NotFoundError      (LookupError)      .package .version
+    │   ├── ChecksumError      (ValueError)       .expected .actual .path
+    │   ├── DiskSpaceError     (OSError)          .needed_bytes .free_bytes .path
+    │   └── CacheError         (OSError)          .path
+    ├── ModelFileError         (ValueError)       .path
+    │   └── UnsupportedModelError
+    ├── PromptTooLongError     (ValueError)       .prompt_tokens .context_length
+    ├── BackendError           (RuntimeError)
+    └── ClosedError            (RuntimeError)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+
+class TinykitError(Exception):
+    """What all errors of tinykit have in common.
+
+    Args:
+        message: What happened, with the value that caused it.
+        hint: What to do about it. Shown as a note below the traceback's last line.
+        facts: Values a program may want to look at; each becomes an attribute.
+    """
+
+    hint: str | None
+
+    def __init__(self, message: str, *, hint: str | None = None, **facts: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self._facts = facts
+        if hint:
+            self.add_note(hint)
+        for name, value in facts.items():
+            setattr(self, name, value)
+
+    def __str__(self) -> str:
+        # ImportError and OSError have their own __str__, which would win without this.
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process borders (worker, Dask): hint and facts must survive pickling.
+        return _rebuild, (type(self), self.message, self.hint, self._facts)
+
+    if TYPE_CHECKING:
+        # facts are set by name, so the type checker is told that there are such attributes
+        def __getattr__(self, name: str) -> Any: ...
+
+
+def _rebuild(
+    kind: type[TinykitError], message: str, hint: str | None, facts: dict[str, object]
+) -> TinykitError:
+    return kind(message, hint=hint, **facts)
+
+
+class OptionError(TinykitError, ValueError):
+    """An argument or a setting has a value that is not allowed."""
+
+
+class MissingPackageError(TinykitError, ImportError):
+    """A package that this feature needs is not installed."""
+
+
+class UnknownModelError(TinykitError, LookupError):
+    """No model has this name, and no file is there either."""
+
+
+class UnknownRecipeError(TinykitError, LookupError):
+    """No recipe has this name, and no recipe file is there either."""
+
+
+class SourceError(TinykitError, RuntimeError):
+    """The files of a model could not be had."""
+
+
+class OfflineError(SourceError, ConnectionError):
+    """The network is needed, and is switched off or cannot be reached."""
+
+
+class DownloadError(SourceError, ConnectionError):
+    """The index answered, but the file did not arrive."""
+
+
+class NotFoundError(SourceError, LookupError):
+    """The package, version or file is not on the index, or not in the wheel."""
+
+
+class ChecksumError(SourceError, ValueError):
+    """A file is not the one that was promised."""
+
+
+class DiskSpaceError(SourceError, OSError):
+    """The disk has no room for what is to be written."""
+
+
+class CacheError(SourceError, OSError):
+    """The cache folder cannot be used."""
+
+
+class ModelFileError(TinykitError, ValueError):
+    """A weights file is corrupt, cut short or unreadable."""
+
+
+class UnsupportedModelError(ModelFileError):
+    """A weights file is fine, but of a kind that tinykit cannot run."""
+
+
+class PromptTooLongError(TinykitError, ValueError):
+    """The prompt has more tokens than the model can read."""
+
+
+class BackendError(TinykitError, RuntimeError):
+    """The library that computes the model failed."""
+
+
+class ClosedError(TinykitError, RuntimeError):
+    """The session was closed and cannot be used any more."""

@@ -1,0 +1,1 @@
+"""The decode loop and what belongs to it, above any backend."""

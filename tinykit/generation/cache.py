@@ -1,0 +1,76 @@
+"""Keep the states of prompts that were computed, for the next prompt that begins like one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinykit.backends.base import Backend, State
+
+_WORTH_COPYING = 8  # tokens; computing fewer again costs less than copying their state
+
+
+@dataclass
+class _Kept:
+    token_ids: tuple[int, ...]
+    state: State
+
+
+class PrefixCache:
+    """States of earlier token sequences, bounded by bytes, the least recently used dropped first."""
+
+    def __init__(self, backend: Backend, budget_bytes: int) -> None:
+        self._backend = backend
+        self._budget_bytes = budget_bytes
+        self._kept: list[_Kept] = []  # least recently used first
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory held by the states."""
+        return sum(kept.state.size_bytes for kept in self._kept)
+
+    def take(self, prompt_ids: Sequence[int]) -> State:
+        """A state that has seen a prefix of `prompt_ids`, shorter than the whole, for the caller to extend.
+
+        A kept sequence that the prompt begins with is handed over; of one that only shares its first tokens
+        the shared part is copied, so that the sequence itself stays.
+        """
+        best, shared = self._longest(prompt_ids)
+        if best is not None and shared == len(best.token_ids):
+            self._kept.remove(best)
+            return best.state
+        if best is not None and shared >= _WORTH_COPYING and best.state.can_truncate:
+            return best.state.copy(shared)
+        return self._backend.new_state()
+
+    def keep(self, token_ids: Sequence[int], state: State) -> None:
+        """Keep `state`, which has seen exactly `token_ids`."""
+        if state.length != len(token_ids):
+            raise ValueError(f"a state of {state.length} tokens was given with {len(token_ids)} token ids")
+        ids = tuple(token_ids)
+        self._kept = [kept for kept in self._kept if kept.token_ids != ids]
+        if ids:
+            self._kept.append(_Kept(ids, state))
+        while self._kept and self.size_bytes > self._budget_bytes:
+            del self._kept[0]
+
+    def clear(self) -> None:
+        """Drop all states."""
+        self._kept.clear()
+
+    def _longest(self, prompt_ids: Sequence[int]) -> tuple[_Kept | None, int]:
+        best, longest = None, 0
+        for kept in self._kept:
+            shared = shared_prefix(kept.token_ids, prompt_ids[:-1])  # the last token must yield logits
+            usable = shared == len(kept.token_ids) or kept.state.can_truncate
+            if usable and shared >= longest and shared:
+                best, longest = kept, shared
+        return best, longest
+
+
+def shared_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two sequences have in common at their start."""
+    for index, (left, right) in enumerate(zip(a, b, strict=False)):
+        if left != right:
+            return index
+    return min(len(a), len(b))

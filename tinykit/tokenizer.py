@@ -1,0 +1,236 @@
+"""Text to token ids and back: chat template, message text that stays text, streaming decoding."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+from tinykit.errors import ModelFileError, OptionError
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from tokenizers import Tokenizer as RawTokenizer
+
+Role = Literal["system", "user", "assistant"]
+_ROLES = ("system", "user", "assistant")
+
+
+class Message(NamedTuple):
+    """One turn of a chat."""
+
+    role: Role
+    content: str
+
+
+def as_messages(messages: Sequence[Message | Mapping[str, str]]) -> list[Message]:
+    """Accept messages as `Message` or as ``{"role": …, "content": …}``.
+
+    Raises:
+        OptionError: no messages, an unknown role, or content that is not text.
+    """
+    if isinstance(messages, (str, bytes, Mapping)) or not messages:
+        raise OptionError(
+            f"messages must be a list of role and content, not {_shortened(messages)}.",
+            hint='For example: [{"role": "user", "content": "Hello"}]',
+            name="messages",
+            value=messages,
+        )
+    return [_as_message(message) for message in messages]
+
+
+def _as_message(message: Message | Mapping[str, str]) -> Message:
+    if isinstance(message, Mapping):
+        fields = set(message)
+        role, content = message.get("role"), message.get("content")
+    else:
+        fields, (role, content) = {"role", "content"}, message
+    if role not in _ROLES or not isinstance(content, str) or fields != {"role", "content"}:
+        raise OptionError(
+            f"A message needs a role ({', '.join(_ROLES)}) and text content, not {_shortened(message)}.",
+            name="messages",
+            value=message,
+        )
+    return Message(cast(Role, role), content)
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+class Tokenizer:
+    """A model's tokenizer and chat template.
+
+    Control tokens written in a message (``<|im_end|>``) are encoded as the characters they are: only the
+    chat template itself can emit control tokens.
+    """
+
+    def __init__(self, raw: RawTokenizer, config: Mapping[str, Any], chat_template: str | None) -> None:
+        self._raw = raw
+        self._raw.encode_special_tokens = True  # that is: treat the text of special tokens as plain text
+        self._config = config
+        self._chat_template = chat_template
+        added = raw.get_added_tokens_decoder()
+        self._special_ids = {token.content: index for index, token in added.items() if token.special}
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> Tokenizer:
+        """The tokenizer of a model folder: ``tokenizer.json`` and, where there is one, a chat template."""
+        from tokenizers import Tokenizer as RawTokenizer
+
+        path = folder / "tokenizer.json"
+        try:
+            raw = RawTokenizer.from_str(path.read_text(encoding="utf-8"))
+        except Exception as error:
+            raise ModelFileError(f"{path} is not a readable tokenizer: {error}", path=path) from error
+        config_path, template_path = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+        config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
+        template = config.get("chat_template")
+        if template_path.is_file():
+            template = template_path.read_text(encoding="utf-8")
+        return cls(raw, config, template if isinstance(template, str) else None)
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens in the vocabulary, control tokens included."""
+        return int(self._raw.get_vocab_size())
+
+    def special_id(self, token: str) -> int | None:
+        """The id of a control token, or None if there is none of that name."""
+        return self._special_ids.get(token)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of plain text; nothing is added, and control tokens in it stay text."""
+        return list(self._raw.encode(_without_surrogates(text), add_special_tokens=False).ids)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of `token_ids`, without control tokens; broken UTF-8 becomes U+FFFD."""
+        return str(self._raw.decode(list(token_ids), skip_special_tokens=True))
+
+    def detokenizer(self) -> Detokenizer:
+        """A new streaming decoder."""
+        return Detokenizer(self._raw)
+
+    def encode_chat(self, messages: Sequence[Message], *, prefill: str = "") -> list[int]:
+        """Token ids of a chat up to where the assistant's answer begins, followed by `prefill`.
+
+        Raises:
+            OptionError: the model has no chat template, or the template refuses these messages.
+        """
+        nonce = secrets.token_hex(8)
+        marks = {token: f"\ue000{nonce}{index}\ue001" for token, index in self._special_ids.items()}
+        hidden = [Message(m.role, self._replace(m.content, marks)) for m in messages]
+        rendered = self._render(hidden) + self._replace(prefill, marks)
+        ids: list[int] = []
+        shown = {mark: token for token, mark in marks.items()}
+        unmark = re.compile(f"\ue000{nonce}[0-9]+\ue001")
+        for piece in self._special_pattern.split(rendered) if self._special_ids else [rendered]:
+            if piece in self._special_ids:
+                ids.append(self._special_ids[piece])
+            elif piece:
+                ids += self.encode(unmark.sub(lambda found: shown[found[0]], piece))
+        return ids
+
+    @cached_property
+    def _special_pattern(self) -> re.Pattern[str]:
+        longest_first = sorted(self._special_ids, key=len, reverse=True)
+        return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+
+    def _replace(self, text: str, marks: Mapping[str, str]) -> str:
+        return self._special_pattern.sub(lambda found: marks[found[0]], text) if marks else text
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        from jinja2 import TemplateError
+
+        names = ("bos_token", "eos_token", "pad_token", "unk_token")
+        tokens = {name: _token_text(self._config.get(name)) for name in names}
+        turns = [{"role": m.role, "content": m.content} for m in messages]
+        try:
+            return self._template.render(
+                messages=turns, add_generation_prompt=True, enable_thinking=False, tools=None, **tokens
+            )
+        except TemplateError as error:
+            raise OptionError(
+                f"The model's chat template refuses these messages: {error}", name="messages", value=messages
+            ) from error
+
+    @cached_property
+    def _template(self) -> Template:
+        return compile_template(self._chat_template)
+
+
+def _token_text(token: object) -> str:
+    """Older tokenizer configs wrap a token's text in an object."""
+    if isinstance(token, Mapping):
+        token = token.get("content")
+    return token if isinstance(token, str) else ""
+
+
+def _without_surrogates(text: str) -> str:
+    """Lone surrogates cannot be encoded as UTF-8; they become U+FFFD."""
+    return text.encode("utf-8", "replace").decode("utf-8") if re.search("[\ud800-\udfff]", text) else text
+
+
+def compile_template(source: str | None) -> Template:
+    """Compile a chat template in a sandbox, with the names that such templates expect.
+
+    What they expect: https://huggingface.co/docs/transformers/chat_templating_writing
+    """
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    if source is None:
+        raise OptionError(
+            "The model has no chat template; use complete() with raw=True.", name="chat_template"
+        )
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    def tojson(value: object, indent: int | None = None) -> str:
+        return json.dumps(value, ensure_ascii=False, indent=indent)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    # the statements that mark generated spans concern training only and are not known to jinja2
+    source = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", source)
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise ModelFileError(f"The model's chat template is not valid: {error}") from error
+
+
+class Detokenizer:
+    """Token ids in, text out as soon as it is whole: never half a character."""
+
+    def __init__(self, raw: RawTokenizer) -> None:
+        from tokenizers.decoders import DecodeStream
+
+        self._raw = raw
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._ids: list[int] = []
+        self._emitted_chars = 0
+
+    def feed(self, token_id: int) -> str:
+        """The text that `token_id` completes; empty while a character is not whole."""
+        self._ids.append(token_id)
+        text = self._stream.step(self._raw, token_id) or ""
+        self._emitted_chars += len(text)
+        return text
+
+    def flush(self) -> str:
+        """What is left at the end, with U+FFFD for a character that never became whole."""
+        whole = str(self._raw.decode(self._ids, skip_special_tokens=True))
+        rest = whole[self._emitted_chars :]
+        self._emitted_chars = len(whole)
+        return rest
