@@ -1,7 +1,7 @@
 """Spelling a title as its message spells."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinykit.casing import match_casing
@@ -42,6 +42,7 @@ def test_match_casing_spells_as_the_message(source, title, spelled):
     assert match_casing(title, source) == spelled
 
 
+@settings(deadline=None)
 @given(title=st.text(max_size=80), source=st.text(max_size=80))
 def test_match_casing_twice_is_once_and_changes_capitals_only(title, source):
     once = match_casing(title, source)

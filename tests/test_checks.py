@@ -1,7 +1,7 @@
 """What speaks against a title: invented facts, repetition, the wrong script, another subject."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinykit.checks import check, has_wrong_script, invented, is_unrelated, repeated
@@ -137,11 +137,13 @@ def test_check_names_all_that_is_wrong_in_one_order():
     )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(title=st.text(max_size=120), source=st.text(max_size=200))
 def test_check_never_fails(title, source):
     assert isinstance(check(title, source), tuple)
 
 
+@settings(deadline=None)
 @given(source=st.text("abcdXYZ 019éÉжЖяЯはカ測试한국ก", max_size=80))
 def test_a_copy_of_the_message_invents_nothing(source):
     assert invented(source, source) == ()

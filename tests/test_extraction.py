@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tinykit.extraction import Extraction, clean, extract
@@ -92,6 +92,9 @@ REPLIES: dict[str, tuple[str, str, str | None, list[str]]] = {
     "JSON cut in its value": ('{"title": "Bread rec', "bread recipe", None, ["json"]),
     "JSON cut in its name": ('{"title', LOGIN, None, ["json"]),
     "lone brace": ("{", LOGIN, None, ["json"]),
+    "JSON with half a character": ('{"title": "Weekly \\ud800 plan"}', LOGIN, "Weekly plan", ["json", "control", "spaces"]),
+    "JSON with a line break": ('{"title": "Weekly plan\\nfor us"}', LOGIN, "Weekly plan", ["json", "multiline"]),
+    "JSON after a lead-in": (f'Here is the title: {{"title": "{TITLE}"}}', LOGIN, TITLE, ["label", "json"]),
     "JSON without text": ('{"title": null}', LOGIN, None, ["json"]),
     "braces of a template stay": ("{{ user }} not rendered", "{{ user }} is not rendered", "{{ user }} not rendered", []),
     "thinking block": (f"<think>hmm</think>{TITLE}", LOGIN, TITLE, ["think_leak"]),
@@ -264,13 +267,14 @@ def test_every_reason_has_an_explanation():
 replies = st.text(max_size=300) | st.lists(
     st.sampled_from(
         ["<title>", "</title>", "<think>", "</think>", "`", "```", "**", "_", '"', "'", "“", "”", "{", '{"title": "', "}", "#",
-         "- ", "1. ", "Title: ", "\n", " ", ".", "…", "<b>", "</b>", "<", ">", "/>", "测试", "Fix ", "OAuth", "x" * 90, "\x00",
+         "- ", "1. ", "Title: ", "\n", " ", ".", "…", "<b>", "</b>", "<", ">", "/>", "测试", "Fix ", "OAuth", "x" * 90, "\\ud800", '"}', "\x00",
          "\ud800", "Sure, here is a title: ", "[a](/b)"]
     ),
     max_size=14,
 ).map("".join)  # fmt: skip
 
 
+@settings(deadline=None)
 @given(raw=replies, source=st.text(max_size=200) | st.just(LOGIN), finish=st.sampled_from(["stop", "length"]))
 @example(raw="\ud800", source="\udfff", finish="stop")
 def test_extract_never_fails_and_keeps_the_limits(raw, source, finish):
@@ -287,12 +291,14 @@ def test_extract_never_fails_and_keeps_the_limits(raw, source, finish):
     title.encode()
 
 
+@settings(deadline=None)
 @given(raw=replies, source=st.text(max_size=60))
 def test_clean_twice_is_clean_once(raw, source):
     once = clean(raw, source)
     assert clean(once, source) == once
 
 
+@settings(deadline=None)
 @given(raw=replies)
 def test_extract_leaves_its_own_title_alone(raw):
     title = extract(raw, source=LOGIN, recipe=PLAIN).text

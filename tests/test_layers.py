@@ -11,13 +11,13 @@ ROOT = Path(tinykit.__file__).parent
 LAYERS = [
     {"errors", "optional", "settings", "progress"},
     {
-        "casing", "checks", "devices", "download", "extraction", "fillers", "package_index", "phrases",
+        "casing", "checks", "devices", "download", "extraction", "fillers", "focus", "package_index", "phrases",
         "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "wordlists", "tokenizer",
     },
     {"convert", "backends"},
     {"generation"},
     {"loading"},
-    {"session", "inventory"},
+    {"session", "titling", "inventory"},
     {"lab", "doctor", "cli", "__main__"},
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinykit.errors import OptionError, UnknownRecipeError
@@ -34,6 +34,7 @@ def test_recipe_comes_back_from_its_file(tmp_path, recipe, ending):
     assert get_recipe(str(path)) == get_recipe(path) == recipe
 
 
+@settings(deadline=None)
 @given(
     system=st.text(st.characters(exclude_categories=["Cs"])),
     answer=st.none() | st.text(st.characters(exclude_categories=["Cs"])),

@@ -36,7 +36,7 @@ def test_no_task_asks_no_model(message):
 def test_first_words_asks_no_model():
     session = TinySession(recipe="first-words", lazy=True, offline=True)
     assert session.title("can you help me plan a trip to Lisbon in May?") == "Plan a trip to Lisbon in May"
-    assert session._loaded is None
+    assert session._loaded == {}
 
 
 @pytest.mark.parametrize(

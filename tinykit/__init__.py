@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tinykit.progress import ProgressEvent
     from tinykit.recipes import RECIPES, Recipe
     from tinykit.registry import MODELS, ModelSpec, register_model
-    from tinykit.session import TinySession, Title
+    from tinykit.session import TinySession
+    from tinykit.titling import Title
 
 __version__ = "0.1.0"
 
@@ -45,7 +46,7 @@ _HOMES = {
     "Recipe": "tinykit.recipes",
     "TinySession": "tinykit.session",
     "TinykitError": "tinykit.errors",
-    "Title": "tinykit.session",
+    "Title": "tinykit.titling",
     "doctor": "tinykit.doctor",
     "register_model": "tinykit.registry",
 }

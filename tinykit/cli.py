@@ -27,7 +27,8 @@ from tinykit.errors import (
 )
 
 if TYPE_CHECKING:
-    from tinykit.session import TinySession, Title
+    from tinykit.session import TinySession
+    from tinykit.titling import Title
 
 _EXIT_CODES: tuple[tuple[type[TinykitError], int], ...] = (
     (OptionError, 2),

@@ -86,9 +86,7 @@ def extract(raw: str, *, source: str, recipe: Recipe, finish_reason: str = "stop
         return Extraction(None, (Step(Reason.INTERRUPTED, raw[:_LINE]),))
     text = raw if len(raw) <= 2 * _WINDOW else f"{raw[:_WINDOW]} {raw[-_WINDOW:]}"
     work = _Work(text, _window(source))
-    work.change(
-        Reason.CONTROL, lambda reply, _: _CONTROLS.sub("", reply.replace("\r\n", "\n").replace("\r", "\n"))
-    )
+    work.change(Reason.CONTROL, _drop_controls)
     work.change(Reason.THINK_LEAK, _without_thinking, rejected=Reason.BUDGET_SPENT_THINKING)
     was_closed = _TITLE_CLOSE.search(work.text) is not None
     for stop in recipe.stop:
@@ -179,6 +177,10 @@ def _judge(work: _Work, recipe: Recipe) -> None:
         work.remark_if(Reason.COPIES_FIRST_MESSAGE, beginning.startswith(_key(work.text)))
 
 
+def _drop_controls(reply: str, _: str) -> str:
+    return _CONTROLS.sub("", reply.replace("\r\n", "\n").replace("\r", "\n"))
+
+
 def _without_thinking(reply: str, source: str) -> str | None:
     """A reply without its thinking, tagged or fenced; None if it never stopped thinking.
 
@@ -212,10 +214,8 @@ def _title_tag(reply: str, prefill: str) -> str | None:
         return None
     opened = list(_TITLE_OPEN.finditer(reply))
     closed = _TITLE_CLOSE.search(reply)
-    was_prefilled = (
-        bool(_TITLE_OPEN.search(prefill)) and closed and (not opened or closed.start() < opened[0].start())
-    )
-    if opened and not was_prefilled:
+    closes_first = closed and opened and closed.start() < opened[0].start()
+    if opened and not (closes_first and _TITLE_OPEN.search(prefill)):
         if opened[-1][0].endswith("/>"):
             return None
         reply = reply[opened[-1].end() :]
@@ -253,7 +253,7 @@ def _unwrap_json(reply: str, _: str) -> str | None:
         value = json.loads(text)
     except (ValueError, RecursionError):
         found = _JSON_TITLE.search(text)
-        return next((group for group in found.groups() if group), None) if found else None
+        value = next((group for group in found.groups() if group), None) if found else None
     return _json_title(value)
 
 
@@ -286,11 +286,8 @@ def _collapse(title: str, _: str) -> str:
 
 def _drop_label(title: str, source: str) -> str:
     rest = phrases.drop_label(title)
-    return (
-        title
-        if rest != title and title[: len(title) - len(rest) + 4].casefold() in source.casefold()
-        else rest
-    )
+    label = title[: len(title) - len(rest)]
+    return title if label and f"{label}{rest[:4]}".casefold() in source.casefold() else rest
 
 
 def _drop_markup(title: str, source: str) -> str:
@@ -331,6 +328,10 @@ def _drop_ending(title: str, _: str) -> str:
 
 
 _CLEANING: tuple[tuple[Reason, Change], ...] = (
+    # once more, for labels and markup can stand around JSON, and JSON can hold line breaks as escapes
+    (Reason.JSON, _unwrap_json),
+    (Reason.CONTROL, _drop_controls),
+    (Reason.MULTILINE, _first_line),
     (Reason.TAGS, _cut_tags),
     (Reason.SPACES, _collapse),
     (Reason.LABEL, _drop_label),

@@ -116,7 +116,7 @@ def _fingerprint(spec: ModelSpec) -> str:
 
 
 def _marks(path: Path) -> list[str]:
-    """What tells one version of a file or of the files of a folder from another, without reading all of it."""
+    """What tells one version of a file or folder from another, without reading all of it."""
     files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
     marks = []
     for file in files:

@@ -34,6 +34,7 @@ class Reason(StrEnum):
     INVENTED = "invented"
     UNRELATED = "unrelated"
     REPEATED = "repeated"
+    FALLBACK = "fallback"
 
     @property
     def explanation(self) -> str:
@@ -68,13 +69,14 @@ _EXPLANATIONS = {
     Reason.COPIES_PROMPT_EXAMPLE: "The title is an example from the prompt.",
     Reason.INVENTED: "The title holds a number, a name or an identifier that is not in the message.",
     Reason.UNRELATED: "The title shares no word with the message.",
+    Reason.FALLBACK: "No answer of the model passed the checks; the message's first words stand in.",
     Reason.REPEATED: "The title says the same words twice.",
 }
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that was done to a text.
+    """One thing that was done to a text. It holds private text: to be shown, not to be logged.
 
     Attributes:
         reason: Why.

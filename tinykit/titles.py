@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from tinykit import fillers, phrases
+from tinykit.focus import focus
 from tinykit.recipes import Preparation, Recipe
 from tinykit.scripts import count_words, is_unspaced
 from tinykit.wordlists import LOOSE_WORDS
@@ -69,6 +70,8 @@ def prepare(message: str, preparation: Preparation | None = None) -> str:
     if is_chat_block(message):
         return message
     preparation = preparation or Preparation()
+    if preparation.style == "focus":
+        return neutralize(focus(message, preparation.max_chars))
     return neutralize(_cut_middle(_clean(message, preparation), preparation))
 
 

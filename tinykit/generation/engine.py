@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from tinykit.backends.base import Backend, Logits, State
 from tinykit.errors import PromptTooLongError
 from tinykit.generation.cache import PrefixCache
@@ -106,6 +108,9 @@ class _Run:
         return logits
 
     def _decode(self, logits: Logits, state: State) -> Iterator[Chunk]:
+        if self._request.options.banned_first:
+            logits = logits.copy()
+            logits[list(self._request.options.banned_first)] = -np.inf
         while True:
             token_id = int(logits.argmax())
             self._first_at = self._first_at if self._generated else time.perf_counter()

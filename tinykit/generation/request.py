@@ -44,10 +44,14 @@ def checked_stop(stop: str | Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """How to generate: greedy, up to `max_tokens` new tokens or the first of the `stop` strings."""
+    """How to generate: greedy, up to `max_tokens` new tokens or the first of the `stop` strings.
+
+    The first new token is none of the ids in `banned_first`, which is how a second answer is asked for.
+    """
 
     max_tokens: int = DEFAULT_MAX_TOKENS
     stop: tuple[str, ...] = ()
+    banned_first: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_tokens", checked_max_tokens(self.max_tokens))

@@ -1,0 +1,121 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tinykit.focus import focus
+
+LOG = "\n".join(
+    ["My backup job dies every night.", "```bash", *(f"step {i} done in {i}.5 s and counting" for i in range(30))]
+    + ["disk is nearly full", "rsync error: no space left", "step 31", "step 32", "bye", "```", "Any idea?"]
+)
+TRACE = (
+    "The import crashes since this morning, nothing was changed as far as I know and nobody else sees it.\n"
+    + "TypeError: rate is not a function\n"
+    + "".join(f"    at Tariff.step{i} (/srv/app/tariff.js:{i}:3)\n" for i in range(12))
+)
+STORY = " ".join(f"This is sentence number {i} of a long story that tells a lot." for i in range(40))
+
+CASES = {
+    "short text stays": ("how do I  reset\tmy router", "how do I reset my router"),
+    "blank lines go": ("one\n\n\n  two ", "one\ntwo"),
+    "empty": ("", ""),
+    "marks of templates": ("<|im_end|>fix <title>it</title> <|user|>now", "fix it now"),
+    "operators stay": ("what does f |> g <| h mean", "what does f |> g <| h mean"),
+    "short code is whole": ("why?\n```python\na = 1\nb = 2\n```", "why?\npython\na = 1\nb = 2"),
+    "control characters": ("a\x00b \x1b[31mred\x1b[0m \x7fc", "ab red c"),
+    "half a character": ("a\ud800b", "a\ufffdb"),
+    "fence that is never closed": ("see\n```\nx y\nz", "see\nx y\nz"),
+}
+
+
+@pytest.mark.parametrize(("message", "expected"), CASES.values(), ids=CASES)
+def test_focus_of_short_messages(message, expected):
+    assert focus(message) == expected
+
+
+def test_of_a_log_the_first_lines_the_last_and_the_errors_are_kept():
+    assert focus(LOG).split("\n") == [
+        "My backup job dies every night.",
+        "bash",
+        "step 0 done in 0.5 s and counting",
+        "step 1 done in 1.5 s and counting",
+        "step 2 done in 2.5 s and counting",
+        "…",
+        "rsync error: no space left",
+        "…",
+        "bye",
+        "Any idea?",
+    ]
+
+
+def test_of_a_trace_the_prose_the_error_and_the_ends_are_kept():
+    assert focus(TRACE).split("\n") == [
+        "The import crashes since this morning, nothing was changed as far as I know and nobody else sees it.",
+        "TypeError: rate is not a function",
+        *(f"at Tariff.step{i} (/srv/app/tariff.js:{i}:3)" for i in range(4)),
+        "…",
+        "at Tariff.step11 (/srv/app/tariff.js:11:3)",
+    ]
+
+
+def test_long_lines_of_code_are_cut():
+    text = focus("x" * 299 + "\n```\n" + "y" * 400 + "\n```", max_chars=10_000)
+    assert text.split("\n")[1] == "y" * 160
+
+
+def test_of_a_long_text_both_ends_and_the_question_are_kept():
+    middle = "So could you help me to shorten it for the school newspaper?"
+    lines = focus(f"{STORY} {middle} {STORY} Bye now.").split("\n")
+    assert lines[0] == "This is sentence number 0 of a long story that tells a lot."
+    assert lines[-1] == "Bye now."
+    assert f"… {middle}" in lines
+    assert sum(map(len, lines)) <= 700 + 2 * len(lines)
+
+
+def test_sentences_of_scripts_without_spaces_are_told_apart():
+    text = "今日は天気がいいです。" * 70 + "来週の予定を立ててください。"
+    lines = focus(text).split("\n")
+    assert lines[0] == "今日は天気がいいです。"
+    assert lines[-1].endswith("来週の予定を立ててください。")
+
+
+@pytest.mark.parametrize("max_chars", [100, 300, 700, 2000])
+def test_size_follows_max_chars(max_chars):
+    text = focus(STORY, max_chars)
+    assert 0.6 * max_chars < len(text) < max_chars + 50
+
+
+HUGE = {
+    "one word": "x" * 5_000_000,
+    "words": "word " * 1_000_000,
+    "code": "a:\n" * 1_700_000,
+    "statements": "; " * 2_500_000,
+    "sentences": ". " * 2_500_000,
+    "questions": "?\n" * 2_500_000,
+    "spaces": " " * 5_000_000,
+    "fences": "```" * 1_700_000,
+    "marks": "<|" * 2_500_000,
+    "keywords": "import " * 700_000,
+    "frame": "at " + "a" * 5_000_000,
+    "NUL": "\x00" * 5_000_000,
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("message", HUGE.values(), ids=HUGE)
+def test_huge_messages_take_no_time(message):
+    assert len(focus(message)) <= 720
+
+
+def test_both_ends_of_a_huge_message_count():
+    text = focus(f"Plan my garden. {STORY * 3000} Please keep it short.")
+    assert text.startswith("Plan my garden.")
+    assert text.endswith("Please keep it short.")
+
+
+@given(st.text(st.sampled_from("ab \n\t\x00\ud800`:;?。.{<|>"), max_size=400))
+def test_any_text_gives_text_without_marks(message):
+    text = focus(message)
+    assert not any(char < " " and char != "\n" for char in text)
+    text.encode("utf-8")
+    assert all(line.strip() for line in text.split("\n")) or not text

@@ -1,0 +1,125 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests import tiny_models as tiny
+from tests.generation.test_engine import tokenizer
+from tinykit import titling
+from tinykit.backends.scripted import ScriptedBackend
+from tinykit.generation.engine import Engine
+from tinykit.reasons import Reason
+from tinykit.recipes import RECIPES, Recipe
+
+MESSAGE = "the login test is flaky on slow CI runners since we moved to Node 18, can you fix it?"
+RECIPE = dataclasses.replace(RECIPES["titles"], max_tokens=60)
+IM_START, IM_END = 1, 2
+
+
+class Ranked(ScriptedBackend):
+    """Prefers the first answer, and after a beginning that it did not choose the first that goes on from there."""
+
+    def __init__(self, answers, tokenizer):
+        super().__init__(lambda seen: IM_END, vocab_size=len(tiny.VOCABULARY))
+        self.answers = [[*tokenizer.encode(f"{answer}</title>"), IM_END] for answer in answers]
+        self.start = tokenizer.encode("<title>")
+
+    def forward(self, token_ids, state):
+        logits = super().forward(token_ids, state).copy()
+        logits[:] = 0
+        ids = state.token_ids
+        at = max(i for i in range(len(ids)) if ids[i : i + len(self.start)] == self.start) + len(self.start)
+        begun = ids[at:]
+        for rank, answer in enumerate(reversed(self.answers)):
+            if answer[: len(begun)] == begun:
+                logits[answer[len(begun)]] = 1 + rank
+        return logits
+
+
+def make_title(*answers, message=MESSAGE, **changes):
+    text = tokenizer()
+    backend = Ranked(answers, text)
+    engine = Engine(backend, text, [IM_END], cache_bytes=1 << 20)
+    recipe = dataclasses.replace(RECIPE, **changes)
+    return titling.model_title(engine, message, recipe, titling.fixed_prefix(text, recipe)), engine
+
+
+def reasons(title):
+    return [step.reason for step in title.why]
+
+
+def test_true_title_is_taken_as_it_is():
+    title, engine = make_title("Flaky login test on slow CI runners")
+    assert (title.text, title.why) == ("Flaky login test on slow CI runners", ())
+    assert title.recipe == "titles"
+    assert title.completion.finish_reason == "stop"
+
+
+def test_invented_number_is_replaced_where_it_stands():
+    title, _ = make_title("Flaky login test on Node 20", "Flaky login test on Node 18")
+    assert title.text == "Flaky login test on Node 18"
+    assert reasons(title) == [Reason.INVENTED]
+    assert title.why[0].before == "Flaky login test on Node 20"
+
+
+def test_invented_name_at_the_start_is_replaced_too():
+    title, _ = make_title("PYTHON3 login test", "Login test on slow runners")
+    assert title.text == "Login test on slow runners"
+    assert reasons(title) == [Reason.INVENTED]
+
+
+def test_first_words_stand_in_when_no_answer_is_true():
+    title, _ = make_title("Node 20 login", "Node 21 login", "Node 22 login", "Node 23 login", "Node 24 login")
+    assert title.text.startswith("The login test is flaky")
+    assert reasons(title)[:4] == [Reason.INVENTED] * 4
+    assert Reason.FALLBACK in reasons(title)
+
+
+def test_without_fallback_the_best_answer_stays():
+    title, _ = make_title("Node 20 login", "Node 21 login", fallback="none")
+    assert title.text == "Node 20 login"
+
+
+def test_recipe_with_one_candidate_is_not_checked():
+    title, engine = make_title("Flaky login test on Node 20", candidates=1)
+    assert title.text == "Flaky login test on Node 20"
+    assert title.why == ()
+
+
+def test_no_title_for_a_short_message_is_believed():
+    title, _ = make_title("-", "Something", message="you there my friend ok")
+    assert title.text is None
+    assert reasons(title) == [Reason.NO_TITLE]
+
+
+def test_no_title_for_a_long_message_is_not_believed():
+    message = f"{MESSAGE} {'It fails about once in ten runs. ' * 5}"
+    title, _ = make_title("-", "Flaky login test on CI", message=message)
+    assert title.text == "Flaky login test on CI"
+    assert reasons(title) == [Reason.NO_TITLE]
+
+
+def test_prefix_is_computed_once_and_kept():
+    title, engine = make_title("Node 20 login", "Node 21 login", "Node 22 login", "Node 23 login")
+    prefix = titling.fixed_prefix(engine.tokenizer, RECIPE)
+    assert engine.cache.size_bytes == 8 * prefix
+    assert title.completion.usage.kv_reused_tokens == prefix
+
+
+@pytest.mark.parametrize("recipe", ["plain", "titles"])
+def test_fixed_prefix_ends_where_the_message_begins(recipe):
+    text = tokenizer()
+    prefix = titling.fixed_prefix(text, RECIPES[recipe])
+    first, second = (
+        titling.title_prompt(text, RECIPES[recipe], RECIPES[recipe].template.format(message=m))
+        for m in ("one thing", "another")
+    )
+    assert first[:prefix] == second[:prefix]
+    assert RECIPES[recipe].system in text.decode(first[:prefix])
+
+
+def test_blank_system_text_is_left_out():
+    recipe = Recipe(name="r", system="  ", template="{message}", prefill="<title>")
+    ids = titling.title_prompt(tokenizer(), recipe, "hi")
+    assert ids.count(IM_START) == 2
+    assert np.array(ids[1:5]).tolist() == tokenizer().encode("user")

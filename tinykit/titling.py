@@ -1,0 +1,137 @@
+"""One title from an engine: ask, read the reply, check it, and try the next best answer if it is not true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tinykit import checks, titles
+from tinykit.extraction import extract
+from tinykit.generation.cache import shared_prefix
+from tinykit.generation.engine import Engine
+from tinykit.generation.request import Completion, GenerationOptions, Request
+from tinykit.reasons import Reason, Step, explain
+from tinykit.recipes import Recipe
+from tinykit.tokenizer import Message, Tokenizer
+
+
+@dataclass(frozen=True)
+class Title:
+    """A title with where it came from.
+
+    Attributes:
+        text: The title, or None if there is none.
+        raw: What the model wrote, empty if it was not asked.
+        why: What was done to the reply, in order; the last step says why there is no title.
+        recipe: Name of the recipe.
+        completion: The model's completion with usage and timings, None if it was not asked.
+    """
+
+    text: str | None
+    raw: str
+    why: tuple[Step, ...]
+    recipe: str
+    completion: Completion | None = None
+
+    def __str__(self) -> str:
+        return self.text or ""
+
+    def explain(self) -> str:
+        """The steps as numbered lines."""
+        return explain(self.why)
+
+
+def no_task(recipe: Recipe) -> Title:
+    """The answer to a message that asks for nothing."""
+    return Title(None, "", (Step(Reason.NO_TASK),), recipe.name)
+
+
+def first_words_title(message: str, recipe: Recipe) -> Title:
+    """A title without a model."""
+    raw = titles.first_words(message) or ""
+    found = extract(raw, source=message, recipe=recipe)
+    return Title(found.text, raw, found.why, recipe.name)
+
+
+def model_title(engine: Engine, message: str, recipe: Recipe, prefix_tokens: int) -> Title:
+    """A title by the model: the first of the recipe's candidates that passes all checks.
+
+    If none does, the one with the least against it, or the recipe's fallback. `prefix_tokens` is what
+    `fixed_prefix` says for this recipe.
+    """
+    prompt_ids = title_prompt(engine.tokenizer, recipe, titles.user_turn(message, recipe))
+    best: Title | None = None
+    fewest = 0
+    steps: list[Step] = []
+    for candidate in _candidates(engine, message, recipe, prompt_ids, prefix_tokens):
+        problems = _problems(candidate, message) if recipe.candidates > 1 else ()
+        if best is None or len(problems) < fewest:
+            best, fewest = candidate, len(problems)
+        if not problems:
+            break
+        steps += [Step(reason, candidate.text) for reason in problems]
+    assert best is not None
+    if not fewest:
+        return replace(best, why=(*steps, *best.why))
+    if recipe.fallback == "first-words":
+        words = first_words_title(message, recipe)
+        fallback = Step(Reason.FALLBACK, best.text, words.text)
+        return replace(best, text=words.text, why=(*steps, fallback, *words.why))
+    return replace(best, why=(*steps, *best.why))
+
+
+def fixed_prefix(tokenizer: Tokenizer, recipe: Recipe) -> int:
+    """How many tokens of the prompt are the recipe's own: what prompts of different messages share."""
+    prompts = [title_prompt(tokenizer, recipe, titles.user_turn(text, recipe)) for text in ("a", "9")]
+    return shared_prefix(*prompts)
+
+
+def title_prompt(tokenizer: Tokenizer, recipe: Recipe, user_turn: str) -> list[int]:
+    """Token ids of the prompt for a prepared message."""
+    system = [Message("system", recipe.system)] if recipe.system.strip() else []
+    return tokenizer.encode_chat([*system, Message("user", user_turn)], prefill=recipe.prefill)
+
+
+def _candidates(
+    engine: Engine, message: str, recipe: Recipe, prompt_ids: list[int], prefix_tokens: int
+) -> Iterator[Title]:
+    """The greedy answer, then answers that leave the last one where its first fault begins."""
+    answer: tuple[int, ...] = ()
+    banned: dict[tuple[int, ...], set[int]] = {}  # by the beginning that is kept: what may not follow
+    for _ in range(recipe.candidates):
+        begun = answer[: _fault(engine.tokenizer, answer, message)]
+        if begun != answer:
+            banned.setdefault(begun, set()).add(answer[len(begun)])
+        options = GenerationOptions(
+            max(1, recipe.max_tokens - len(begun)), recipe.stop, frozenset(banned.get(begun, ()))
+        )
+        request = Request((*prompt_ids, *begun), options, prefix_tokens=prefix_tokens)
+        completion = engine.generate(request)
+        answer = (*begun, *completion.token_ids)
+        raw = engine.tokenizer.decode(begun) + completion.text
+        found = extract(raw, source=message, recipe=recipe, finish_reason=completion.finish_reason)
+        yield Title(found.text, raw, found.why, recipe.name, completion)
+
+
+def _problems(candidate: Title, message: str) -> tuple[Reason, ...]:
+    """What speaks against a candidate; that the model wants no title counts only for a long message."""
+    if candidate.text is not None:
+        return checks.check(candidate.text, message)
+    reason = candidate.why[-1].reason
+    is_short = len(message) <= _SHORT_CHARS
+    return () if reason is Reason.NO_TITLE and is_short else (reason,)
+
+
+_SHORT_CHARS = 120  # a greeting or a thank-you with a few words around it; a longer text is about something
+
+
+def _fault(tokenizer: Tokenizer, answer: tuple[int, ...], message: str) -> int:
+    """How many tokens of an answer to keep: those before its first invented word, or none."""
+    text = tokenizer.decode(answer)
+    starts = [at for word in checks.invented(text, message) if (at := text.find(word)) > 0]
+    if not starts:
+        return 0
+    kept = 0
+    while kept < len(answer) and len(tokenizer.decode(answer[: kept + 1])) <= min(starts):
+        kept += 1
+    return kept

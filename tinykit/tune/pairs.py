@@ -1,0 +1,239 @@
+"""Pairs of message and title to train on: read from what users have, and checked before any work is done."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tinykit.errors import OptionError
+from tinykit.recipes import Recipe
+from tinykit.scripts import count_words
+from tinykit.tune.exports import first_exchange, is_chat
+
+MIN_PAIRS = 20
+_MIN_HELD_OUT, _MAX_HELD_OUT = 4, 200
+_SHOWN_ROWS = 5
+_ENDINGS = (".jsonl", ".ndjson", ".json", ".csv")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A message and the title it should get; None if it should get none.
+
+    Attributes:
+        message: The message as its author wrote it.
+        title: Its title.
+        language: BCP-47 tag, for scores by language.
+        category: Kind of message, for scores by category.
+        row: Where it came from, counted from 1.
+    """
+
+    message: str
+    title: str | None
+    language: str = ""
+    category: str = ""
+    row: int = 0
+
+
+@dataclass(frozen=True)
+class PairSet:
+    """Checked pairs, and how many rows were left out for which reason."""
+
+    pairs: tuple[Pair, ...]
+    left_out: Mapping[str, int]
+
+
+def read_pairs(cases: Any) -> list[Pair]:
+    """Pairs from a list, a DataFrame or a file; only their form is checked.
+
+    Args:
+        cases: ``(message, title)`` or ``{"message", "title"}`` or chats of an export in a list; a DataFrame
+            of pandas or polars with the columns `message` and `title`; the path of a JSONL, CSV or JSON
+            file with the same. The title None (null; an empty cell) says that no title is right. Of a chat
+            the first user message counts; chats without a title of their own are left out.
+
+    Raises:
+        OptionError: something in it is no pair; the message names the row.
+    """
+    if isinstance(cases, str | Path):
+        rows: Iterable[Any] = _rows_of_file(Path(cases).expanduser())
+    elif hasattr(cases, "columns"):
+        rows = _rows_of_frame(cases)
+    elif isinstance(cases, Iterable) and not isinstance(cases, Mapping | bytes):
+        rows = cases
+    else:
+        raise OptionError(
+            f"Cases must be a list of (message, title), a DataFrame or a path, not {type(cases).__name__}.",
+            name="cases",
+            value=cases,
+        )
+    found = (_pair(row, number) for number, row in enumerate(rows, start=1))
+    return [pair for pair in found if pair is not None]
+
+
+def checked_pairs(cases: Any, recipe: Recipe) -> PairSet:
+    """Pairs that this recipe can be trained on, each message once.
+
+    Raises:
+        OptionError: rows that are no pair, empty messages, titles that the recipe would reject, or fewer
+            than 20 pairs.
+    """
+    given = list(cases) if isinstance(cases, Iterator) else cases
+    pairs = read_pairs(given)
+    _refuse("have no message", [pair for pair in pairs if not pair.message.strip()])
+    hint = (
+        f"The recipe {recipe.name!r} takes up to {recipe.max_words} words and {recipe.max_chars} characters."
+    )
+    _refuse("have a title that is too long", [p for p in pairs if p.title and _is_too_long(p, recipe)], hint)
+    hint = "Where no title is right, the title must be None (null in JSON, an empty cell in CSV)."
+    _refuse("have a title that says nothing", [pair for pair in pairs if _is_hollow(pair, recipe)], hint)
+    if recipe.no_task_answer is None:
+        hint = "Give the recipe a no_task_answer, or leave these rows out."
+        _refuse("want no title, which the recipe cannot say", [p for p in pairs if p.title is None], hint)
+    unique = {" ".join(pair.message.casefold().split()): pair for pair in reversed(pairs)}
+    kept = tuple(reversed(unique.values()))
+    if len(kept) < MIN_PAIRS:
+        raise OptionError(
+            f"{len(kept)} different pairs are too few to train on; at least {MIN_PAIRS} are needed.",
+            hint="Some hundred make a difference, some thousand a good model.",
+            name="cases",
+            value=len(kept),
+        )
+    left_out = Counter({"duplicates": len(pairs) - len(kept)})
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        left_out["chats without a title"] = len(given) - len(pairs)
+    return PairSet(kept, {reason: count for reason, count in left_out.items() if count})
+
+
+def split(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair], list[Pair]]:
+    """Pairs to train on, to choose the best state by, and to score; the same message always falls alike.
+
+    `share` of the pairs is kept out of the training, half of it for either purpose; 0 keeps out none.
+    """
+    if not 0 <= share <= 0.5:
+        raise OptionError(f"held_out must be from 0 to 0.5, got {share!r}.", name="held_out", value=share)
+    wanted = min(max(round(len(pairs) * share), _MIN_HELD_OUT), _MAX_HELD_OUT) if share else 0
+    order = sorted(pairs, key=lambda pair: zlib.crc32(pair.message.encode("utf-8", "replace")))
+    kept_out = order[:wanted]
+    rows = {id(pair) for pair in kept_out}
+    return [pair for pair in pairs if id(pair) not in rows], kept_out[::2], kept_out[1::2]
+
+
+def _pair(row: Any, number: int) -> Pair | None:
+    """A row as a pair; None for a chat that has nothing to learn from."""
+    if is_chat(row) and "message" not in row:
+        found = first_exchange(row)
+        return Pair(found[0], " ".join(found[1].split()), row=number) if found else None
+    if isinstance(row, Mapping):
+        if "message" not in row or "title" not in row:
+            raise _no_pair(number, f"has the fields {', '.join(map(str, row))}")
+        message, title = row["message"], row["title"]
+        labels = {name: str(row.get(name) or "") for name in ("language", "category")}
+    elif isinstance(row, Sequence) and not isinstance(row, str | bytes) and len(row) == 2:
+        (message, title), labels = row, {}
+    else:
+        raise _no_pair(number, f"is {str(row)[:60]!r}")
+    if not isinstance(message, str):
+        raise _no_pair(number, f"has a message that is {type(message).__name__}, not text")
+    if title is not None and not isinstance(title, str):
+        raise _no_pair(number, f"has a title that is {type(title).__name__}, not text")
+    return Pair(message, None if title is None else " ".join(title.split()), row=number, **labels)
+
+
+def _no_pair(number: int, what: str) -> OptionError:
+    return OptionError(
+        f"Row {number} {what}; a pair has 'message' and 'title'.",
+        hint='For example: {"message": "my login test is flaky", "title": "Flaky login test"}',
+        name="cases",
+        value=number,
+    )
+
+
+def _refuse(what: str, pairs: Sequence[Pair], hint: str | None = None) -> None:
+    if pairs:
+        rows = ", ".join(str(pair.row) for pair in pairs[:_SHOWN_ROWS])
+        more = ", …" if len(pairs) > _SHOWN_ROWS else ""
+        raise OptionError(
+            f"{len(pairs)} rows {what}: {rows}{more}.", hint=hint, name="cases", value=len(pairs)
+        )
+
+
+def _is_too_long(pair: Pair, recipe: Recipe) -> bool:
+    title = pair.title or ""
+    return len(title) > recipe.max_chars or count_words(title) > recipe.max_words
+
+
+def _is_hollow(pair: Pair, recipe: Recipe) -> bool:
+    """Whether a title is empty, the recipe's word for none, or would end before it is over."""
+    title = pair.title
+    return title is not None and (
+        not title or title == recipe.no_task_answer or any(stop in title for stop in recipe.stop)
+    )
+
+
+def _rows_of_frame(frame: Any) -> list[dict[str, Any]]:
+    """Rows of a DataFrame of pandas or polars, its missing values as None."""
+    missing = [name for name in ("message", "title") if name not in list(frame.columns)]
+    if missing:
+        raise OptionError(
+            f"The DataFrame has no column {missing[0]!r}; it has {', '.join(map(str, frame.columns))}.",
+            name="cases",
+            value=list(frame.columns),
+        )
+    records = frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_dict("records")
+    return [
+        {name: value if _is_there(value) else None for name, value in record.items()} for record in records
+    ]
+
+
+def _is_there(value: Any) -> bool:
+    """Whether a cell holds something: pandas marks what is missing by NaN or by an NA that is neither."""
+    return isinstance(value, str) or not (value is None or value != value or type(value).__name__ == "NAType")
+
+
+def _rows_of_file(path: Path) -> Iterable[Any]:
+    ending = path.suffix.lower()
+    if ending not in _ENDINGS:
+        raise OptionError(
+            f"{path.name} must end in one of {', '.join(_ENDINGS)}.", name="cases", value=str(path)
+        )
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"{path} cannot be read: {error}", name="cases", value=str(path)) from error
+    if ending == ".csv":
+        return _rows_of_csv(text)
+    return _rows_of_json(text, path) if ending == ".json" else list(_rows_of_lines(text, path))
+
+
+def _rows_of_csv(text: str) -> list[dict[str, Any]]:
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    return [{**row, "title": row["title"] or None} if "title" in row else dict(row) for row in rows]
+
+
+def _rows_of_json(text: str, path: Path) -> Iterable[Any]:
+    rows = _parsed(text, str(path))
+    if not isinstance(rows, list):
+        raise OptionError(f"{path} must hold a list of chats or pairs.", name="cases", value=str(path))
+    return rows
+
+
+def _rows_of_lines(text: str, path: Path) -> Iterator[Any]:
+    # not splitlines, which would also split at characters that JSON allows inside a string
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield _parsed(line, f"{path}, line {number},")
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{where} is not valid JSON: {error}", name="cases", value=text[:200]) from error
