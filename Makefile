@@ -4,12 +4,16 @@ BIN := .venv/bin
 # the notebooks use the model that the tests have fetched and imported
 TEST_HOME := $(CURDIR)/.pytest_cache/d/tinykit-home
 
-.PHONY: title test lint types unit notebooks table clean
+.PHONY: title test test-extra lint types unit notebooks table clean
 
 title: .venv/installed
 	$(BIN)/tinykit title --stats --file examples/messages.txt
 
 test: lint types unit notebooks
+
+# parity with torch, transformers and peft: some gigabytes of packages, in an environment of its own
+test-extra: .venv-extra/installed
+	.venv-extra/bin/pytest tests/extra tests/tune
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -33,5 +37,11 @@ table: .venv/installed
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
 	touch $@
 
+.venv-extra/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-extra
+	.venv-extra/bin/python -m pip install --quiet --upgrade pip
+	.venv-extra/bin/python -m pip install --quiet -e ".[dev,tune,transformers]" "peft>=0.15"
+	touch $@
+
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-extra .pytest_cache .mypy_cache .ruff_cache

@@ -26,7 +26,8 @@ def real_home(pytestconfig: pytest.Config) -> Path:
     home = Path(pytestconfig.cache.mkdir("tinykit-home"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TINYKIT_HOME", str(home))
-        prepare(get_model("smollm2-135m"), "q8", progress=Progress(False))
+        for key in ("smollm2-135m", "smollm2-135m-titles"):
+            prepare(get_model(key), "q8", progress=Progress(False))
     return home
 
 

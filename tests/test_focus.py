@@ -5,7 +5,11 @@ from hypothesis import strategies as st
 from tinykit.focus import focus
 
 LOG = "\n".join(
-    ["My backup job dies every night.", "```bash", *(f"step {i} done in {i}.5 s and counting" for i in range(30))]
+    [
+        "My backup job dies every night.",
+        "```bash",
+        *(f"step {i} done in {i}.5 s and counting" for i in range(30)),
+    ]
     + ["disk is nearly full", "rsync error: no space left", "step 31", "step 32", "bye", "```", "Any idea?"]
 )
 TRACE = (

@@ -11,14 +11,14 @@ ROOT = Path(tinykit.__file__).parent
 LAYERS = [
     {"errors", "optional", "settings", "progress"},
     {
-        "casing", "checks", "devices", "download", "extraction", "fillers", "focus", "package_index", "phrases",
+        "casing", "checks", "devices", "download", "extraction", "fillers", "focus", "language", "package_index", "phrases",
         "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "wordlists", "tokenizer",
     },
     {"convert", "backends"},
     {"generation"},
     {"loading"},
     {"session", "titling", "inventory"},
-    {"lab", "doctor", "cli", "__main__"},
+    {"lab", "tune", "doctor", "cli", "__main__"},
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -39,6 +39,14 @@ def test_first_words_asks_no_model():
     assert session._loaded == {}
 
 
+def test_recipe_for_english_takes_the_first_words_of_other_languages():
+    session = TinySession(recipe="titles", lazy=True, offline=True)
+    result = session.title_result("Wie entferne ich einen Rotweinfleck aus einem weißen Teppich?")
+    assert result.text == "Wie entferne ich einen Rotweinfleck aus einem"
+    assert [step.reason for step in result.why][0] == Reason.LANGUAGE
+    assert session._loaded == {}
+
+
 @pytest.mark.parametrize(
     "message",
     [

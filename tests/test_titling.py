@@ -28,8 +28,10 @@ class Ranked(ScriptedBackend):
         logits = super().forward(token_ids, state).copy()
         logits[:] = 0
         ids = state.token_ids
-        at = max(i for i in range(len(ids)) if ids[i : i + len(self.start)] == self.start) + len(self.start)
-        begun = ids[at:]
+        starts = [i for i in range(len(ids)) if ids[i : i + len(self.start)] == self.start]
+        if not starts:  # a long prompt goes in by pieces
+            return logits
+        begun = ids[starts[-1] + len(self.start) :]
         for rank, answer in enumerate(reversed(self.answers)):
             if answer[: len(begun)] == begun:
                 logits[answer[len(begun)]] = 1 + rank
@@ -49,7 +51,7 @@ def reasons(title):
 
 
 def test_true_title_is_taken_as_it_is():
-    title, engine = make_title("Flaky login test on slow CI runners")
+    title, _ = make_title("Flaky login test on slow CI runners")
     assert (title.text, title.why) == ("Flaky login test on slow CI runners", ())
     assert title.recipe == "titles"
     assert title.completion.finish_reason == "stop"
@@ -71,7 +73,7 @@ def test_invented_name_at_the_start_is_replaced_too():
 def test_first_words_stand_in_when_no_answer_is_true():
     title, _ = make_title("Node 20 login", "Node 21 login", "Node 22 login", "Node 23 login", "Node 24 login")
     assert title.text.startswith("The login test is flaky")
-    assert reasons(title)[:4] == [Reason.INVENTED] * 4
+    assert reasons(title)[:2] == [Reason.INVENTED, Reason.TOO_SHORT]
     assert Reason.FALLBACK in reasons(title)
 
 
@@ -81,7 +83,7 @@ def test_without_fallback_the_best_answer_stays():
 
 
 def test_recipe_with_one_candidate_is_not_checked():
-    title, engine = make_title("Flaky login test on Node 20", candidates=1)
+    title, _ = make_title("Flaky login test on Node 20", candidates=1)
     assert title.text == "Flaky login test on Node 20"
     assert title.why == ()
 
@@ -103,7 +105,9 @@ def test_prefix_is_computed_once_and_kept():
     title, engine = make_title("Node 20 login", "Node 21 login", "Node 22 login", "Node 23 login")
     prefix = titling.fixed_prefix(engine.tokenizer, RECIPE)
     assert engine.cache.size_bytes == 8 * prefix
-    assert title.completion.usage.kv_reused_tokens == prefix
+    assert title.completion.usage.kv_reused_tokens == 0
+    again = titling.model_title(engine, "another message about Node 18", RECIPE, prefix)
+    assert again.completion.usage.kv_reused_tokens == prefix > 0
 
 
 @pytest.mark.parametrize("recipe", ["plain", "titles"])

@@ -207,7 +207,7 @@ def complete(
 
     budget = _max_tokens(max_tokens)
     text = _message(prompt)
-    with TinySession(**options) as session:
+    with TinySession(lazy=True, **options) as session:
         completion = session.complete(text, system=system, max_tokens=budget)
     click.echo(completion.text)
     if stats:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tinykit.backends.onnx import OnnxBackend
     from tinykit.convert.decoder import DecoderDtype
 
-DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_MODEL = "smollm2-135m-titles"
 DTYPES = ("auto", "fp32", "fp16", "q8", "int8", "uint8", "q4", "bnb4", "q4f16", "q2", "q2f16", "q1", "q1f16")
 
 

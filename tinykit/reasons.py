@@ -35,6 +35,7 @@ class Reason(StrEnum):
     UNRELATED = "unrelated"
     REPEATED = "repeated"
     FALLBACK = "fallback"
+    LANGUAGE = "language"
 
     @property
     def explanation(self) -> str:
@@ -63,12 +64,13 @@ _EXPLANATIONS = {
     Reason.REFUSED: "The model refused.",
     Reason.ANSWERS_INSTEAD: "The reply answers the message and does not name it.",
     Reason.TOO_LONG: "The reply is longer than a title may be.",
-    Reason.TOO_SHORT: "A single letter or digit is no title.",
+    Reason.TOO_SHORT: "The title is too short to tell what the message is about.",
     Reason.WRONG_SCRIPT: "The title is in a script that the message does not use.",
     Reason.COPIES_FIRST_MESSAGE: "The title repeats the beginning of a longer message.",
     Reason.COPIES_PROMPT_EXAMPLE: "The title is an example from the prompt.",
     Reason.INVENTED: "The title holds a number, a name or an identifier that is not in the message.",
     Reason.UNRELATED: "The title shares no word with the message.",
+    Reason.LANGUAGE: "The model titles English only; the message's first words stand in.",
     Reason.FALLBACK: "No answer of the model passed the checks; the message's first words stand in.",
     Reason.REPEATED: "The title says the same words twice.",
 }

@@ -18,6 +18,7 @@ Method = Literal["model", "first-words"]
 Keep = Literal["drop", "keep"]
 Style = Literal["clean", "focus"]
 Fallback = Literal["none", "first-words"]
+Languages = Literal["any", "english"]
 
 
 def _check_type(name: str, value: object, kind: type) -> None:
@@ -90,7 +91,9 @@ class Recipe:
         preparation: How the message is made ready.
         max_chars: A longer title is rejected.
         max_words: A title of more words is rejected.
+        min_words: A title of fewer words counts as a fault when there are candidates.
         candidates: Answers to try at most until one passes all checks; 1 takes the first as it is.
+        languages: Which messages the model is asked about; for others the first words are the title.
         fallback: What to do when none passed: "none" takes the best of them, "first-words" the message's.
     """
 
@@ -106,7 +109,9 @@ class Recipe:
     preparation: Preparation = Preparation()
     max_chars: int = 80
     max_words: int = 12
+    min_words: int = 1
     candidates: int = 1
+    languages: Languages = "any"
     fallback: Fallback = "none"
 
     def __post_init__(self) -> None:
@@ -131,7 +136,9 @@ class Recipe:
         _check_number("max_tokens", self.max_tokens, 1, 1024)
         _check_number("max_chars", self.max_chars, 1, 1000)
         _check_number("max_words", self.max_words, 1, 200)
+        _check_number("min_words", self.min_words, 1, self.max_words)
         _check_number("candidates", self.candidates, 1, 16)
+        _check_choice("languages", self.languages, get_args(Languages))
         _check_choice("fallback", self.fallback, get_args(Fallback))
 
     def to_dict(self) -> dict[str, Any]:
@@ -207,7 +214,9 @@ RECIPES: dict[str, Recipe] = {
         max_tokens=24,
         no_task_answer="-",
         preparation=Preparation(style="focus", max_chars=700),
+        min_words=2,
         candidates=4,
+        languages="english",
         fallback="first-words",
     ),
     "first-words": Recipe(

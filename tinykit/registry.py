@@ -12,6 +12,8 @@ from tinykit.errors import OptionError, UnknownModelError
 
 Task = Literal["chat", "judge"]
 
+_ADAPTERS = Path(__file__).parent / "adapters"  # adapters that come with tinykit
+
 
 @dataclass(frozen=True)
 class WheelSource:
@@ -148,6 +150,23 @@ register_model(
         license="Apache-2.0",
         description="A very small general model; its weights come as a package, so no hub is needed.",
         good_for="first steps, short answers",
+        sources=(_SMOLLM2_135M,),
+    )
+)
+
+register_model(
+    ModelSpec(
+        key="smollm2-135m-titles",
+        label="SmolLM2 135M Titles",
+        family="llama",
+        context_length=8192,
+        dtype="q8",
+        license="Apache-2.0",
+        adapter=_ADAPTERS / "smollm2-135m-titles",
+        recipe="titles",
+        chat_model="smollm2-135m",
+        description="The same weights with a small adapter of our own, trained to title chat messages.",
+        good_for="titles of chats and sessions",
         sources=(_SMOLLM2_135M,),
     )
 )

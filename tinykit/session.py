@@ -13,8 +13,10 @@ from tinykit import settings
 from tinykit.errors import ClosedError, OptionError
 from tinykit.generation.engine import Engine
 from tinykit.generation.request import Completion, GenerationOptions, Request
+from tinykit.language import is_english
 from tinykit.loading import DEFAULT_MODEL, Loaded, checked_dtype, load
 from tinykit.progress import Progress, ProgressEvent
+from tinykit.reasons import Reason, Step
 from tinykit.recipes import DEFAULT_RECIPE, Recipe, get_recipe
 from tinykit.registry import ModelSpec, get_model
 from tinykit.titles import has_task
@@ -108,6 +110,8 @@ class TinySession:
             return no_task(chosen)
         if chosen.method == "first-words":
             return first_words_title(message, chosen)
+        if chosen.languages == "english" and not is_english(message):
+            return first_words_title(message, chosen, Step(Reason.LANGUAGE))
         engine = self.load().engine
         if chosen not in self._prefixes:
             self._prefixes[chosen] = fixed_prefix(engine.tokenizer, chosen)

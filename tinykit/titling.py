@@ -12,6 +12,7 @@ from tinykit.generation.engine import Engine
 from tinykit.generation.request import Completion, GenerationOptions, Request
 from tinykit.reasons import Reason, Step, explain
 from tinykit.recipes import Recipe
+from tinykit.scripts import count_words
 from tinykit.tokenizer import Message, Tokenizer
 
 
@@ -46,11 +47,11 @@ def no_task(recipe: Recipe) -> Title:
     return Title(None, "", (Step(Reason.NO_TASK),), recipe.name)
 
 
-def first_words_title(message: str, recipe: Recipe) -> Title:
-    """A title without a model."""
+def first_words_title(message: str, recipe: Recipe, *why: Step) -> Title:
+    """A title without a model; `why` says why, where one was expected."""
     raw = titles.first_words(message) or ""
     found = extract(raw, source=message, recipe=recipe)
-    return Title(found.text, raw, found.why, recipe.name)
+    return Title(found.text, raw, (*why, *found.why), recipe.name)
 
 
 def model_title(engine: Engine, message: str, recipe: Recipe, prefix_tokens: int) -> Title:
@@ -64,7 +65,7 @@ def model_title(engine: Engine, message: str, recipe: Recipe, prefix_tokens: int
     fewest = 0
     steps: list[Step] = []
     for candidate in _candidates(engine, message, recipe, prompt_ids, prefix_tokens):
-        problems = _problems(candidate, message) if recipe.candidates > 1 else ()
+        problems = _problems(candidate, message, recipe) if recipe.candidates > 1 else ()
         if best is None or len(problems) < fewest:
             best, fewest = candidate, len(problems)
         if not problems:
@@ -113,13 +114,18 @@ def _candidates(
         yield Title(found.text, raw, found.why, recipe.name, completion)
 
 
-def _problems(candidate: Title, message: str) -> tuple[Reason, ...]:
+def _problems(candidate: Title, message: str, recipe: Recipe) -> tuple[Reason, ...]:
     """What speaks against a candidate; that the model wants no title counts only for a long message."""
     if candidate.text is not None:
-        return checks.check(candidate.text, message)
+        found = list(checks.check(candidate.text, message))
+        if count_words(candidate.text) < recipe.min_words:
+            found.append(Reason.TOO_SHORT)
+        if any(step.reason is Reason.CUT_OFF for step in candidate.why):
+            found.append(Reason.CUT_OFF)
+        return tuple(found)
     reason = candidate.why[-1].reason
-    is_short = len(message) <= _SHORT_CHARS
-    return () if reason is Reason.NO_TITLE and is_short else (reason,)
+    is_believed = reason is Reason.NO_TITLE and len(message) <= _SHORT_CHARS
+    return () if is_believed else (reason,)
 
 
 _SHORT_CHARS = 120  # a greeting or a thank-you with a few words around it; a longer text is about something

@@ -1,0 +1,43 @@
+"""What README.md says of files, commands, settings and recipes is what is there."""
+
+import re
+from pathlib import Path
+
+from tinykit import RECIPES, cli, settings
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_file_map_names_every_module_and_nothing_else():
+    block = re.search(r"```text\ntinykit/\n(.*?)```", README, re.DOTALL)[1]
+    named = set(re.findall(r"^ +([\w/]+(?:\.py|/))", block, re.MULTILINE))
+    package = ROOT / "tinykit"
+    modules = {p.name for p in package.glob("*.py")} - {"__init__.py", "__main__.py"}
+    folders = {f"{p.name}/" for p in package.iterdir() if p.is_dir() and p.name != "__pycache__"}
+    assert named == modules | folders
+
+
+def test_every_command_is_shown():
+    for name in cli.cli.commands:
+        assert f"tinykit {name}" in README, name
+
+
+def test_settings_table_is_the_codes_own():
+    assert settings.table() in README
+
+
+def test_every_recipe_is_named():
+    for name in RECIPES:
+        assert f"`{name}`" in README
+
+
+def test_links_to_files_lead_somewhere():
+    for target in re.findall(r"\]\((?!http)([^)#]+)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_commands_of_the_makefile_are_those_of_the_readme():
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    for name in re.findall(r"`make (\w+)`", README):
+        assert name in targets
