@@ -1,16 +1,15 @@
-"""The command, mostly through `main` in this process; real processes where signals or pipes matter."""
+"""The command through `main` in this process."""
 
 import io
 import json
-import os
-import signal
-import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from tests import tiny_models as tiny
-from tinykit import cli, recipes
+from tinykit import TinySession, cli, recipes
+from tinykit.cli import commands
 
 MESSAGE = "can you fix the flaky login test in CI?"
 TITLE = "Fix the flaky login test in CI"
@@ -21,7 +20,8 @@ def run(capsys, monkeypatch):
     """Run the command; returns (exit code, standard output, standard error)."""
 
     def run(*arguments, stdin=b""):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        source = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
+        monkeypatch.setattr(sys, "stdin", source)
         with pytest.raises(SystemExit) as caught:
             cli.main([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
@@ -56,6 +56,13 @@ class TestTitle:
         assert (code, out) == (0, f"{TITLE}\n\nPlan a birthday party for ten kids\n")
         assert "no_task" in err
 
+    def test_only_a_newline_ends_a_line(self, run, tmp_path):
+        path = tmp_path / "messages.txt"
+        path.write_bytes("fix\u2028the\x0clogin\x85test\r today\r\n\r\nplan a party\r\n".encode())
+        assert list(commands._lines(str(path))) == ["fix\u2028the\x0clogin\x85test\r today", "plan a party"]
+        code, out, _ = run("title", "--file", path)
+        assert (code, out.count("\n")) == (0, 2)
+
     def test_lines_from_standard_input(self, run):
         assert run("title", "-f", "-", stdin=MESSAGE.encode())[:2] == (0, f"{TITLE}\n")
 
@@ -80,6 +87,12 @@ class TestTitle:
 
     def test_stats_show_seconds(self, run):
         assert run("title", "--stats", MESSAGE)[1].strip().split(" s  ")[1] == TITLE
+
+    def test_stats_leave_out_the_loading(self, run, monkeypatch):
+        clock, loaded = iter([10.0, 15.0]), iter([1.0, 4.0])
+        monkeypatch.setattr(commands, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+        monkeypatch.setattr(TinySession, "load_s", property(lambda session: next(loaded)))
+        assert run("title", "--stats", MESSAGE)[1] == f" 2.000 s  {TITLE}\n"
 
     @pytest.mark.parametrize("text", ["", "   ", "\n"], ids=["empty", "blanks", "newline"])
     def test_empty_text(self, run, text):
@@ -123,12 +136,21 @@ class TestTitle:
         assert run("title", "-r", tmp_path / "mine.json", MESSAGE)[:2] == (0, f"{TITLE}\n")
 
 
+@pytest.mark.parametrize("message", ["hi", "Wie entferne ich einen Rotweinfleck aus dem Teppich?"])
+def test_messages_that_need_no_model_load_none(run, monkeypatch, message):
+    monkeypatch.setattr("tinykit.sources._installed", lambda source: None)
+    code, _, err = run(
+        "title", "--offline", "-m", "smollm2-135m-titles", "--json", "--file", "-", stdin=message.encode()
+    )
+    assert (code, err) == (0, "")
+
+
 class TestFailures:
     def test_unknown_model_names_its_neighbors(self, run):
         code, _, err = run("title", "-m", "smolm2-135m", MESSAGE)
         assert code == 3
         assert "no model 'smolm2-135m'" in err
-        assert "Did you mean smollm2-135m?" in err
+        assert "Did you mean smollm2-135m or smollm2-135m-titles?" in err
 
     def test_unknown_recipe(self, run):
         code, _, err = run("title", "-r", "plane", MESSAGE)
@@ -138,7 +160,7 @@ class TestFailures:
         gguf.write_bytes(gguf.read_bytes()[:-100])
         code, out, err = run("complete", "-m", gguf, "hello")
         assert (code, out) == (5, "")
-        assert "tiny.gguf is not a readable GGUF file" in err
+        assert "tiny.gguf is not a readable" in err
         assert "fetch it again" in err
 
     def test_not_a_model_file(self, run, tmp_path):
@@ -185,18 +207,98 @@ class TestFailures:
         assert code == 2
         assert "Usage: tinykit" in err
 
-    def test_no_traceback_for_bad_settings(self, run, monkeypatch):
-        monkeypatch.setenv("TINYKIT_THREADS", "many")
-        code, _, err = run("complete", "-m", "smollm2-135m", "--offline", "hello")
-        assert code in (2, 4)
-        assert "Traceback" not in err
+    @pytest.mark.parametrize(
+        ("name", "value", "said"),
+        [
+            ("THREADS", "many", "The variable TINYKIT_THREADS is 'many', but must be a whole number"),
+            ("THREADS", "100000", "The variable TINYKIT_THREADS is '100000', but must be a whole number"),
+            ("OFFLINE", "maybe", "The variable TINYKIT_OFFLINE is 'maybe', but must be one of"),
+            ("DEVICE", "quantum", "Unknown device 'quantum'"),
+            (
+                "CONFIG",
+                "~no-such-user/x",
+                "The variable TINYKIT_CONFIG is '~no-such-user/x', but must be a path",
+            ),
+            ("HOME", "~no-such-user/x", "The variable TINYKIT_HOME is '~no-such-user/x', but must be a path"),
+        ],
+    )
+    @pytest.mark.parametrize(
+        "command", [("title", MESSAGE), ("complete", "hello")], ids=["title", "complete"]
+    )
+    def test_no_traceback_for_bad_settings(self, run, monkeypatch, name, value, said, command):
+        monkeypatch.setattr("tinykit.sources.fetch", lambda *given, **options: pytest.fail("fetched"))
+        monkeypatch.setenv(f"TINYKIT_{name}", value)
+        code, out, err = run(*command, "-m", "smollm2-135m")
+        assert (code, out) == (2, "")
+        assert err.startswith(f"Error: {said}")
+
+    @pytest.mark.parametrize("value", [0, 100_000])
+    def test_threads_that_make_no_sense(self, run, value):
+        code, out, err = run("title", "--threads", value, "-r", "first-words", MESSAGE)
+        assert (code, out) == (2, "")
+        assert f"threads is {value}, but must be a whole number from 1 to " in err
+
+    @pytest.mark.parametrize(
+        "arguments", [("title", "-"), ("title", "--file", "-"), ("complete", "-")], ids=" ".join
+    )
+    def test_closed_standard_input(self, run, arguments):
+        code, out, err = run(*arguments, stdin=None)
+        assert (code, out) == (2, "")
+        assert err == "Error: Standard input cannot be read: it is closed.\n"
+
+    @pytest.mark.parametrize(
+        "name", ["~no-such-user/x", "x" * 5000, "x/" * 2500 + "y"], ids=["user", "long", "deep"]
+    )
+    @pytest.mark.parametrize(
+        ("option", "ending", "said"),
+        [
+            ("-m", "", "There is no model"),
+            ("-m", ".gguf", "There is no file"),
+            ("-r", "", "No recipe"),
+            ("-r", ".json", "No recipe"),
+        ],
+        ids=["model", "gguf", "recipe", "json"],
+    )
+    def test_names_that_no_file_can_have(self, run, option, ending, said, name):
+        code, out, err = run("title", option, name + ending, MESSAGE)
+        assert (code, out) == (3, "")
+        assert err.startswith(f"Error: {said}")
+        assert len(err) < 1000
+
+    def test_recipe_nested_too_deeply(self, run, tmp_path):
+        (tmp_path / "deep.json").write_text("[" * 100_000, encoding="utf-8")
+        code, _, err = run("title", "-r", tmp_path / "deep.json", MESSAGE)
+        assert (code, "deep.json is not a readable recipe: its values are nested too deeply" in err) == (
+            2,
+            True,
+        )
+
+    def test_fault_of_our_own_is_no_missing_title(self, run, monkeypatch):
+        monkeypatch.setattr("tinykit.inventory.model_table", lambda: 1 / 0)
+        code, out, err = run("models")
+        assert (code, out) == (6, "")
+        assert err.startswith("Traceback")
+        assert err.splitlines()[-2] == "ZeroDivisionError: division by zero"
+        assert "tinykit doctor" in err.splitlines()[-1]
+
+    @pytest.mark.parametrize(
+        "error", [MemoryError(), OSError(5, "Input/output error", "/x")], ids=["memory", "disk"]
+    )
+    def test_trouble_of_the_machine(self, run, monkeypatch, error):
+        def fail():
+            raise error
+
+        monkeypatch.setattr("tinykit.inventory.model_table", fail)
+        said = {MemoryError: "There is not enough memory.", OSError: "/x: Input/output error"}[type(error)]
+        assert run("models") == (6, "", f"Error: {said}\n")
 
 
 def test_complete_prints_text_and_statistics(run, gguf):
     code, out, err = run("complete", "-m", gguf, "--stats", "--max-tokens", "5", "hello")
     assert code == 0
     assert out.endswith("\n")
-    assert "+ 5 tokens" in err or "ended by stop" in err
+    assert "+ 5 tokens, first after" in err
+    assert err.endswith("ended by length\n")
 
 
 def test_models_lists_what_is_here(run, gguf):
@@ -226,55 +328,18 @@ def test_doctor_says_what_is_here(run):
 
 def test_version_and_help(run):
     assert run("--version")[1].startswith("tinykit 0.")
-    for command in ("title", "complete", "models", "doctor"):
+    for command in ("title", "complete", "models", "doctor", "tune"):
         assert command in run("--help")[1]
 
 
-def process(*arguments, code=None, **options):
-    return subprocess.Popen(
-        [sys.executable, *(("-c", code) if code else ("-m", "tinykit")), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=dict(os.environ),
-        **options,
-    )
+def test_doctor_reports_bad_settings(run, monkeypatch):
+    monkeypatch.setenv("TINYKIT_HOME", "~no-such-user/x")
+    code, out, err = run("doctor")
+    assert (code, err) == (0, "")
+    assert "The variable TINYKIT_HOME is '~no-such-user/x', but must be a path" in out
 
 
-ENDLESS = """
-from tinykit import cli
-from tinykit.backends.onnx import OnnxBackend
-
-forward = OnnxBackend.forward
-
-def endless(self, token_ids, state):
-    logits = forward(self, token_ids, state)
-    logits[[0, 2]] = -100  # no end token ever
-    if state.length == 100:
-        print("running", flush=True)
-    return logits
-
-OnnxBackend.forward = endless
-cli.main(["complete", "-m", "smollm2-135m", "--max-tokens", "1024", "Count from one to one thousand."])
-"""
-
-
-@pytest.mark.real
-def test_ctrl_c_is_clean(use_real_home):
-    child = process(code=ENDLESS)
-    assert child.stdout.readline() == b"running\n"
-    child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert (out, err.strip()) == (b"", b"Interrupted.")
-
-
-def test_reader_that_leaves_early_is_no_error(monkeypatch):
-    monkeypatch.setenv("TINYKIT_RECIPE", "first-words")
-    child = process("title", "--file", "-", stdin=subprocess.PIPE)
-    child.stdin.write(f"{MESSAGE}\n".encode() * 20_000)
-    child.stdin.close()
-    assert child.stdout.readline().decode() == f"{TITLE}\n"
-    child.stdout.close()
-    child.wait(timeout=60)
-    assert b"Traceback" not in child.stderr.read()
-    child.stderr.close()
+def test_group_of_commands_is_there_when_asked_for():
+    assert cli.cli is commands.cli
+    with pytest.raises(AttributeError, match="nope"):
+        cli.nope

@@ -212,10 +212,15 @@ def test_extract_knows_the_answer_for_no_title():
     assert extract("-", source="hi", recipe=PLAIN).rejected is Reason.EMPTY
 
 
-def test_extract_says_when_generation_was_interrupted():
+def test_extract_skips_the_prompts_own_tags():
+    reply = "\n<user>\nFix the login test\n</user>"
+    assert extract(reply, source="please fix the login test", recipe=PLAIN).text == "Fix the login test"
+
+
+def test_extract_says_when_generation_was_cancelled():
     assert (
-        extract("Flaky lo", source=LOGIN, recipe=PLAIN, finish_reason="interrupted").rejected
-        is Reason.INTERRUPTED
+        extract("Flaky lo", source=LOGIN, recipe=PLAIN, finish_reason="cancelled").rejected
+        is Reason.CANCELLED
     )
 
 

@@ -9,8 +9,9 @@ LOG = "\n".join(
         "My backup job dies every night.",
         "```bash",
         *(f"step {i} done in {i}.5 s and counting" for i in range(30)),
+        *("disk is nearly full", "rsync error: no space left", "step 31", "step 32", "bye"),
+        *("```", "Any idea?"),
     ]
-    + ["disk is nearly full", "rsync error: no space left", "step 31", "step 32", "bye", "```", "Any idea?"]
 )
 TRACE = (
     "The import crashes since this morning, nothing was changed as far as I know and nobody else sees it.\n"

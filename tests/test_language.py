@@ -9,9 +9,14 @@ ENGLISH = [
     "fix login",
     "",
     "12345 !!!",
-    "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>",
+    'Traceback (most recent call last):\n  File "a.py", line 3, in <module>',
     "a naïve question about my café's menu",
     "I need this in Spanish: the shop is closed",
+    "MIT license vs Apache",
+    "Los Angeles itinerary",
+    "docker container die unexpectedly",
+    "pagination 20 per page rails",
+    "Pokémon team builder",
 ]
 OTHER = [
     "Wie entferne ich einen Rotweinfleck aus einem weißen Teppich?",

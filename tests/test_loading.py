@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import signal
@@ -93,6 +94,15 @@ def test_damaged_weights_are_found_before_they_are_kept(tmp_path):
     assert store.entries() == []
 
 
+def test_foreign_error_during_the_import_is_ours(gguf, monkeypatch):
+    import tinykit.convert.decoder as decoder
+
+    monkeypatch.setattr(decoder._Decoder, "_head", lambda *a: [][0])
+    with pytest.raises(ModelFileError, match=r"tiny\.gguf is not a readable model file: IndexError"):
+        loading.load(gguf, progress=Progress(False))
+    assert store.entries() == []
+
+
 def test_full_disk_is_said_before_the_work(gguf, monkeypatch):
     import shutil
     from collections import namedtuple
@@ -126,15 +136,63 @@ def test_config_written_by_the_import_is_a_hub_config(gguf):
     ("options", "match"),
     [
         ({"dtype": "q5"}, "Unknown dtype 'q5'; known are auto, fp32"),
-        ({"dtype": "fp16"}, "imported as q8, fp32"),
+        ({"dtype": "fp16"}, "Unknown dtype 'fp16'; known are auto, fp32, q8, q4"),
+        ({"dtype": "q4"}, "tiny.gguf can be imported as q8, fp32, not as 'q4'"),
         ({"device": "gpus"}, "Unknown device 'gpus'; known are auto, cpu"),
         ({"threads": 0}, "threads"),
     ],
-    ids=["dtype", "dtype_of_other_models", "device", "threads"],
+    ids=["dtype", "dtype_of_other_tools", "dtype_of_other_weights", "device", "threads"],
 )
 def test_options_that_do_not_exist_are_named(gguf, options, match):
     with pytest.raises(OptionError, match=match):
         loading.load(gguf, progress=Progress(False), **options)
+
+
+def registered(member, dtype=None):
+    source = WheelSource("some-package", "1", "0" * 64, 1, member, "0" * 64, 1)
+    return ModelSpec(key="registered", label="x", family="llama", dtype=dtype, sources=(source,))
+
+
+@pytest.mark.parametrize(
+    ("asked", "own", "expected"),
+    [
+        (None, "q8", "q8"),
+        ("auto", "q8", "q8"),
+        ("AUTO ", "fp32", "fp32"),
+        ("auto", None, "auto"),
+        (None, None, "auto"),
+        ("int8", None, "q8"),
+        ("fp32", "q8", "fp32"),
+    ],
+)
+def test_auto_is_the_models_own_dtype(asked, own, expected):
+    spec = registered("some/m.gguf", own)
+    assert loading.checked_dtype(asked, spec) == expected
+
+
+def test_auto_by_setting_is_the_models_own_dtype_too(monkeypatch):
+    monkeypatch.setenv("TINYKIT_DTYPE", "auto")
+    assert loading.checked_dtype(None, registered("some/m.gguf", "q8")) == "q8"
+
+
+def test_auto_makes_no_second_build(gguf):
+    spec = dataclasses.replace(get_model(gguf), dtype="q8")
+    folders = {
+        loading.load(spec, dtype=d, progress=Progress(False)).folder for d in (None, "auto", "q8", "int8")
+    }
+    assert len(folders) == 1
+
+
+@pytest.mark.parametrize("member", ["some/M.Q4_1.gguf", "m-q8_0.gguf", "m.Q4_K_M.gguf", "m-bf16.gguf"])
+def test_impossible_dtype_is_refused_before_anything_is_fetched(member, monkeypatch):
+    monkeypatch.setattr(loading.sources, "fetch", lambda *a, **o: pytest.fail("fetched"))
+    with pytest.raises(OptionError, match="registered can be imported as q8, fp32, not as 'q4'"):
+        loading.load(registered(member), dtype="q4", progress=Progress(False))
+
+
+@pytest.mark.parametrize("member", ["some/M.Q4_0.gguf", "m-q4_0.gguf", "model_Q4_0.gguf", "llama2.gguf"])
+def test_q4_is_left_to_the_import_unless_the_name_rules_it_out(member):
+    assert loading.checked_dtype("q4", registered(member)) == "q4"
 
 
 def test_settings_count_when_no_argument_is_given(gguf, monkeypatch):
@@ -148,7 +206,7 @@ def test_settings_count_when_no_argument_is_given(gguf, monkeypatch):
 def test_unknown_model_names_its_neighbors():
     with pytest.raises(UnknownModelError) as caught:
         loading.load("smolm2-135m")
-    assert caught.value.nearest == ["smollm2-135m"]
+    assert "smollm2-135m" in caught.value.nearest
 
 
 def test_default_model_is_registered():

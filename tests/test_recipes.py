@@ -127,6 +127,45 @@ def test_get_recipe_names_the_nearest(tmp_path):
         get_recipe(str(tmp_path / "missing.json"))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["~no-such-user/x.json", "x" * 5000, "x" * 5000 + ".json", "x/" * 2500 + ".toml", "a\0b.json"],
+    ids=["user", "long", "long_file", "deep_folder", "nul"],
+)
+def test_name_that_no_file_can_have_is_unknown(name):
+    with pytest.raises(UnknownRecipeError) as caught:
+        get_recipe(name)
+    assert caught.value.recipe == name
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("recipe", [5, None, b"plain", {"name": "x"}], ids=repr)
+def test_what_is_no_recipe_is_an_option_error(recipe):
+    with pytest.raises(OptionError, match="a name, a file or a Recipe, not") as caught:
+        get_recipe(recipe)
+    assert (caught.value.name, caught.value.value) == ("recipe", recipe)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("deep.json", "[" * 100_000),
+        ("deep.toml", "a=" + "[" * 100_000),
+        ("value.json", '{"name": "x", "system": ' + "[" * 900 + "]" * 900 + "}"),
+    ],
+    ids=["json", "toml", "value"],
+)
+def test_deep_nesting_is_an_option_error(tmp_path, name, text):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(OptionError):
+        get_recipe(tmp_path / name)
+
+
+def test_file_that_is_not_there_is_an_option_error(tmp_path):
+    with pytest.raises(OptionError, match="missing.json is not a readable recipe: No such file"):
+        Recipe.load(tmp_path / "missing.json")
+
+
 def test_recipes_are_listed_under_their_own_names():
     assert all(name == recipe.name for name, recipe in RECIPES.items())
 

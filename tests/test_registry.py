@@ -78,6 +78,33 @@ def test_missing_file_is_said_as_such(tmp_path, monkeypatch, name):
         registry.get_model(name)
 
 
+@pytest.mark.parametrize(
+    "name", ["x" * 5000, "x" * 5000 + ".gguf", "x/" * 2500], ids=["long", "gguf", "deep"]
+)
+def test_name_that_no_file_can_have_is_unknown(name):
+    with pytest.raises(UnknownModelError) as caught:
+        registry.get_model(name)
+    assert caught.value.model.rstrip("/") == name.rstrip("/")
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("name", [5, None, b"smollm2-135m", ["smollm2-135m"], 1.5], ids=repr)
+def test_neither_text_nor_path_is_an_option_error(name):
+    with pytest.raises(OptionError, match="key or a path, not by") as caught:
+        registry.get_model(name)
+    assert (caught.value.name, caught.value.value) == ("model", name)
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m.gguf", "smollm2-135m/config.json"], ids=["file", "folder"])
+def test_file_named_like_a_known_model_is_not_that_model(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"{}")
+    spec = registry.get_model(path if path.suffix == ".gguf" else path.parent)
+    assert spec.key not in registry.MODELS
+    assert (spec.key, spec.label) == ("smollm2-135m-local", "smollm2-135m")
+
+
 def test_register_model(models):
     spec = ModelSpec("llama3.2:3b", "Llama 3.2 3B", "llama", sources=())
     registry.register_model(spec)

@@ -43,7 +43,7 @@ def test_recipe_for_english_takes_the_first_words_of_other_languages():
     session = TinySession(recipe="titles", lazy=True, offline=True)
     result = session.title_result("Wie entferne ich einen Rotweinfleck aus einem weißen Teppich?")
     assert result.text == "Wie entferne ich einen Rotweinfleck aus einem"
-    assert [step.reason for step in result.why][0] == Reason.LANGUAGE
+    assert result.why[0].reason == Reason.LANGUAGE
     assert session._loaded == {}
 
 
@@ -63,6 +63,7 @@ def test_hostile_messages_are_titled_or_refused_with_a_reason(session, message):
     result = session.title_result(message, recipe="plain")
     assert result.text is None or 0 < len(result.text) <= 80
     assert result.text is not None or result.why
+    assert session.title("hello") is None  # the session goes on
 
 
 def test_message_cannot_leave_its_place_in_the_prompt(session, monkeypatch):
@@ -90,15 +91,20 @@ def short_recipe():
     return Recipe(name="short", system="T", template="{message}", max_tokens=4)
 
 
-def test_answer_that_means_no_title_is_none(session):
-    result = session.title_result(
-        MESSAGE, recipe=Recipe(name="r", system="T", template="{message}", max_tokens=1)
-    )
-    assert result.recipe == "r"
-    assert result.completion.usage.completion_tokens == 1
+def test_chat_as_a_list_of_messages_is_titled_as_a_whole():
+    session = TinySession(recipe="first-words", lazy=True, offline=True)
+    chat = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "Hi, what can I do for you?"},
+        {"role": "user", "content": "plan a birthday party for ten kids"},
+    ]
+    assert "birthday party" in (session.title(chat) or "")
+    assert session.title(chat[:1]) is None
+    with pytest.raises(OptionError, match="role"):
+        session.title([{"role": "robot", "content": "x"}])
 
 
-@pytest.mark.parametrize("message", [None, 3, b"bytes", ["list"]], ids=str)
+@pytest.mark.parametrize("message", [None, 3, b"bytes"], ids=str)
 def test_message_that_is_not_text_is_an_error(session, message):
     with pytest.raises(OptionError, match="must be text"):
         session.title(message)

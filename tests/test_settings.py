@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tinykit import settings
@@ -58,12 +59,15 @@ def test_text_is_converted(monkeypatch, name, text, expected):
         ("threads", "0", "a whole number from 1"),
         ("threads", "two", "a whole number from 1"),
         ("threads", "1.5", "a whole number from 1"),
+        ("threads", "100000", "a whole number from 1 to 64"),
+        ("home", "~no-such-user/x", "a path"),
         ("cache_bytes", "-1", "a whole number from 0"),
         ("offline", "maybe", "one of 1, 0, true"),
         ("progress", "loud", "one of auto, off, plain"),
     ],
 )
 def test_bad_variable_is_named_with_the_valid_values(monkeypatch, name, text, valid):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
     monkeypatch.setenv(f"TINYKIT_{name.upper()}", text)
     with pytest.raises(
         OptionError, match=f"variable TINYKIT_{name.upper()} is '{text}', but must be {valid}"
@@ -77,15 +81,38 @@ def test_bad_variable_is_named_with_the_valid_values(monkeypatch, name, text, va
         ("threads", True),
         ("threads", 2.0),
         ("threads", float("nan")),
+        ("threads", 10**9),
         ("offline", 2),
         ("model", 3),
         ("home", 3),
+        ("home", b"bytes"),
+        ("home", "nul\0"),
     ],
 )
 def test_bad_argument_is_an_error(name, value):
     with pytest.raises(OptionError, match=f"The argument {name} is") as caught:
         settings.get(name, value)
     assert caught.value.name == name
+
+
+@pytest.mark.parametrize(("processors", "most"), [(None, 64), (2, 64), (16, 64), (100, 400)])
+def test_most_threads_follow_the_processors(monkeypatch, processors, most):
+    monkeypatch.setattr("os.cpu_count", lambda: processors)
+    assert settings.get("threads", most) == most
+    with pytest.raises(OptionError, match=f"is {most + 1}, but must be a whole number from 1 to {most}$"):
+        settings.get("threads", most + 1)
+
+
+def test_whole_numbers_of_numpy_are_taken():
+    assert settings.get("threads", np.int64(2)) == 2
+
+
+@pytest.mark.parametrize("name", ["threads", "home"])
+def test_config_file_of_an_unknown_user_is_named(monkeypatch, name):
+    monkeypatch.delenv("TINYKIT_HOME", raising=False)
+    monkeypatch.setenv("TINYKIT_CONFIG", "~no-such-user/x.toml")
+    with pytest.raises(OptionError, match="TINYKIT_CONFIG is '~no-such-user/x.toml', but must be a path"):
+        settings.get(name)
 
 
 def test_bad_value_in_the_file_names_the_file(config):
@@ -101,7 +128,11 @@ def test_unknown_setting_in_the_file_suggests_the_nearest(config):
     assert caught.value.hint == "Did you mean 'threads'?"
 
 
-@pytest.mark.parametrize("content", [b"threads = \n", b"model = '\xff'\n"], ids=["syntax", "encoding"])
+@pytest.mark.parametrize(
+    "content",
+    [b"threads = \n", b"model = '\xff'\n", b"model = " + b"[" * 100_000],
+    ids=["syntax", "encoding", "nesting"],
+)
 def test_unreadable_file_is_an_error(config, content):
     config.write_bytes(content)
     with pytest.raises(OptionError, match="cannot be read"):

@@ -101,6 +101,31 @@ def test_no_title_for_a_long_message_is_not_believed():
     assert reasons(title) == [Reason.NO_TITLE]
 
 
+def test_answer_that_ends_at_once_is_asked_for_again():
+    class Silent(Ranked):
+        def forward(self, token_ids, state):
+            logits = super().forward(token_ids, state)
+            logits[IM_END] = 50 if state.token_ids[-len(self.start) :] == self.start else 0
+            return logits
+
+    text = tokenizer()
+    engine = Engine(Silent(["Flaky login test on CI"], text), text, [IM_END], cache_bytes=1 << 20)
+    title = titling.model_title(engine, MESSAGE, RECIPE, 0)
+    assert title.text == "Flaky login test on CI"
+    assert reasons(title) == [Reason.EMPTY]
+
+
+def test_message_is_cut_to_a_small_context():
+    text = tokenizer()
+    backend = Ranked(["Many words"], text)
+    backend.info = dataclasses.replace(backend.info, context_length=600)
+    engine = Engine(backend, text, [IM_END], cache_bytes=1 << 20)
+    recipe = dataclasses.replace(RECIPES["plain"], system="Title it.")
+    title = titling.model_title(engine, "many words " * 400, recipe, 0)
+    assert title.text == "Many words"
+    assert title.completion.usage.prompt_tokens <= 600 - recipe.max_tokens
+
+
 def test_prefix_is_computed_once_and_kept():
     title, engine = make_title("Node 20 login", "Node 21 login", "Node 22 login", "Node 23 login")
     prefix = titling.fixed_prefix(engine.tokenizer, RECIPE)

@@ -1,6 +1,8 @@
 import json
 
 import pytest
+from tokenizers import AddedToken, models
+from tokenizers import Tokenizer as RawTokenizer
 
 from tests import tiny_models as tiny
 from tinykit.convert.gguf import GgufFile
@@ -69,6 +71,71 @@ def test_hostile_prefill_stays_text_too(tokenizer):
     assert ids[-len("<|im_end|>") :] == tokenizer.encode("<|im_end|>")
 
 
+MARKUP = ("<think>", "</think>", "<tool_call>", "[INST]", "<<SYS>>", "/nothink", "<｜User｜>", "▁<PRE>")
+ORDINARY = ("   ", "\n\n", "\t\t", "----", "[]", "{}", "hello", "C++")
+AFTER = len(tiny.VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def added(folder):
+    """A tokenizer whose vocabulary has added tokens that are not marked as special."""
+    raw = build_tokenizer(GgufFile(folder / "m.gguf").metadata)
+    raw.add_tokens([AddedToken(text, normalized=False) for text in (*MARKUP, *ORDINARY)])
+    template = "{{ '<think>' + messages[0]['content'] + '</think>' }}"
+    return Tokenizer(raw, {}, template)
+
+
+@pytest.mark.parametrize("token", MARKUP)
+def test_markup_that_is_not_marked_special_stays_text_too(added, token):
+    number = AFTER + MARKUP.index(token)
+    text = f"a {token} b{token}{token[:2]}{token}{token[2:]}"
+    assert added.special_id(token) == number
+    assert max(added.encode(text)) < AFTER
+    assert added.decode(added.encode(text)) == text
+    ids = added.encode_chat([Message("user", text)], prefill=token)
+    assert [i for i in ids if i >= AFTER] == [AFTER, AFTER + 1]  # the template's own
+    assert added.decode(ids) == f"<think>{text}</think>{token}"
+
+
+@pytest.mark.parametrize("token", ORDINARY)
+def test_added_tokens_that_are_ordinary_text_still_match(added, token):
+    number = AFTER + len(MARKUP) + ORDINARY.index(token)
+    assert added.encode(f"a{token}b") == [tiny.VOCABULARY.index("a"), number, tiny.VOCABULARY.index("b")]
+    assert number in added.encode_chat([Message("user", f"a{token}b")])
+    assert added.special_id(token) is None
+
+
+def test_answers_show_markup_that_is_not_special(added):
+    stream = added.detokenizer()
+    assert stream.feed(AFTER) + stream.flush() == "<think>"
+    assert added.decode([AFTER, 2]) == "<think>"
+
+
+def test_control_token_that_is_also_an_ordinary_word_is_spelled():
+    model = models.BPE(
+        vocab={"a": 0, "/": 1, "n": 2, "o": 3, "/no": 4, "no": 5}, merges=[], ignore_merges=True
+    )
+    raw = RawTokenizer(model)
+    raw.add_tokens([AddedToken("/no", normalized=False)])
+    assert Tokenizer(raw, {}, None).encode("/no") == [1, 5]
+
+
+def test_unknown_characters_are_still_the_unknown_token():
+    model = models.BPE(vocab={"<unk>": 0, "a": 1}, merges=[], unk_token="<unk>")
+    raw = RawTokenizer(model)
+    raw.add_special_tokens([AddedToken("<unk>", special=True)])
+    tokenizer = Tokenizer(raw, {}, None)
+    assert tokenizer.encode("aéa") == [1, 0, 1]
+    assert tokenizer.encode("<unk>")  # cannot be spelled by this vocabulary, but ends
+
+
+def test_long_texts_are_not_cut(folder):
+    raw = build_tokenizer(GgufFile(folder / "m.gguf").metadata)
+    raw.enable_truncation(4)
+    raw.enable_padding(length=64)
+    assert len(Tokenizer(raw, {}, None).encode("abcdefgh")) == 8
+
+
 def test_lone_surrogates_and_control_characters_are_encoded(tokenizer):
     assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a?b"
     assert tokenizer.decode(tokenizer.encode("a\x00\x1bb")) == "a\x00\x1bb"
@@ -90,11 +157,23 @@ def test_templates_of_the_wild(folder, template, expected):
     assert tokenizer.decode(tokenizer.encode_chat([Message("user", "hi")])) == expected
 
 
-def test_template_that_refuses_is_an_option_error(folder):
-    with pytest.raises(OptionError, match="roles must alternate"):
-        with_template(folder, "{{ raise_exception('roles must alternate') }}").encode_chat(
-            [Message("user", "x")]
-        )
+@pytest.mark.parametrize(
+    ("template", "match"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ messages[0]['content'] + 1 }}", "can only concatenate str"),
+        ("{% for i in range(10**9) %}x{% endfor %}", "[Rr]ange too big"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ messages[0].missing.more }}", "missing"),
+        ("{{ messages | tojson(indent=[]) }}", "messages"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+    ],
+    ids=["refuses", "type", "overflow", "division", "undefined", "filter", "recursion"],
+)
+def test_template_that_fails_is_an_option_error(folder, template, match):
+    with pytest.raises(OptionError, match=match) as caught:
+        with_template(folder, template).encode_chat([Message("user", "x")])
+    assert caught.value.name == "messages"
 
 
 def test_template_cannot_reach_python(folder):
@@ -105,8 +184,64 @@ def test_template_cannot_reach_python(folder):
 def test_broken_or_missing_template_is_named(folder):
     with pytest.raises(ModelFileError, match="chat template is not valid"):
         with_template(folder, "{% if %}").encode_chat([Message("user", "x")])
-    with pytest.raises(OptionError, match="no chat template"):
+    with pytest.raises(OptionError, match="no chat template") as caught:
         with_template(folder, None).encode_chat([Message("user", "x")])
+    assert "raw" not in caught.value.hint
+
+
+def copy_with(folder, target, **config):
+    """The tokenizer's folder with fields of its config changed."""
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (target / name).write_text((folder / name).read_text(encoding="utf-8"), encoding="utf-8")
+    path = target / "tokenizer_config.json"
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(fields | config), encoding="utf-8")
+    return target
+
+
+def test_the_default_of_several_templates_is_used(folder, tmp_path):
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+    tokenizer = Tokenizer.from_folder(copy_with(folder, tmp_path, chat_template=named))
+    assert tokenizer.decode(tokenizer.encode_chat([Message("user", "x")])) == "plain"
+
+
+@pytest.mark.parametrize("template", [None, "", " \n", [], [{"name": "rag", "template": "x"}]], ids=repr)
+def test_blank_template_is_none_at_all(folder, tmp_path, template):
+    tokenizer = Tokenizer.from_folder(copy_with(folder, tmp_path, chat_template=template))
+    tokenizer.check()
+    with pytest.raises(OptionError, match="no chat template"):
+        tokenizer.encode_chat([Message("user", "x")])
+
+
+@pytest.mark.parametrize("template", [5, {"default": 5}, ["x"], [{"name": "default"}]], ids=repr)
+def test_template_of_another_kind_is_named(folder, tmp_path, template):
+    with pytest.raises(ModelFileError, match=r"tokenizer_config\.json: the field chat_template"):
+        Tokenizer.from_folder(copy_with(folder, tmp_path, chat_template=template))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "match"),
+    [
+        ("tokenizer_config.json", b"{nope", r"tokenizer_config\.json is not valid JSON"),
+        ("tokenizer_config.json", b"[]", r"tokenizer_config\.json holds no JSON object"),
+        ("tokenizer_config.json", b"\xff", r"tokenizer_config\.json is not valid JSON"),
+        ("chat_template.jinja", b"\xff", r"chat_template\.jinja is not readable text"),
+    ],
+)
+def test_damaged_files_are_named(folder, tmp_path, name, data, match):
+    (copy_with(folder, tmp_path) / name).write_bytes(data)
+    with pytest.raises(ModelFileError, match=match):
+        Tokenizer.from_folder(tmp_path)
+
+
+def test_check_compiles_the_template(folder):
+    with pytest.raises(ModelFileError, match="not valid"):
+        with_template(folder, "{% if %}").check()
+
+
+def test_highest_id_counts_added_tokens(added, tokenizer):
+    assert tokenizer.highest_id == len(tiny.VOCABULARY) - 1
+    assert added.highest_id == AFTER + len(MARKUP) + len(ORDINARY) - 1
 
 
 def test_broken_tokenizer_file_is_named(tmp_path):

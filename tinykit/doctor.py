@@ -6,7 +6,9 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -48,38 +50,35 @@ class Report:
 
 
 def doctor() -> Report:
-    """Versions, processor, memory, disk, caches and settings of this machine; uses no network."""
-    import onnxruntime
+    """Versions, processor, memory, disk, caches and settings of this machine; uses no network.
 
-    home = store.home()
-    facts: dict[str, Any] = {
-        "tinykit": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": settings.get("threads") or default_threads(),
-        "memory_free_bytes": _free_memory_bytes(),
-    }
-    facts |= {name: _version(name) for name in _PACKAGES}
-    facts["providers"] = onnxruntime.get_available_providers()
-    facts["home"] = str(home)
-    facts["home_bytes"] = sum(entry.size_bytes for entry in store.entries())
-    facts["disk_free_bytes"] = shutil.disk_usage(_existing(home)).free
-    facts["config"] = str(settings.config_path())
-    facts["offline"] = settings.get("offline")
-    facts["environment"] = sorted(name for name in os.environ if name.startswith("TINYKIT_"))
-    return Report(facts)
+    What cannot be found out, for instance because a setting is wrong, has the reason as its value.
+    """
+    return Report({name: _found(find) for name, find in _FACTS.items()})
+
+
+def _found(find: Callable[[], Any]) -> Any:
+    try:
+        return find()
+    except Exception as error:  # whatever is broken here is what the report is for
+        return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _shown(name: str, value: Any) -> str:
     if value is None:
         return "unknown" if name.endswith("_bytes") or name == "processor" else "not installed"
-    if name.endswith("_bytes"):
+    if name.endswith("_bytes") and isinstance(value, int):
         return size_text(value)
     if isinstance(value, list):
         return ", ".join(value) or "none"
     return str(value)
+
+
+def _providers() -> list[str]:
+    import onnxruntime
+
+    providers: list[str] = onnxruntime.get_available_providers()
+    return providers
 
 
 def _version(package: str) -> str | None:
@@ -106,6 +105,25 @@ def _free_memory_bytes() -> int | None:
     return None
 
 
-def _existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that exists."""
-    return next(folder for folder in (path, *path.parents) if folder.exists())
+def _free_disk_bytes() -> int:
+    home = store.home()
+    return shutil.disk_usage(next(folder for folder in (home, *home.parents) if folder.exists())).free
+
+
+_FACTS: dict[str, Callable[[], Any]] = {
+    "tinykit": lambda: __version__,
+    "python": platform.python_version,
+    "platform": platform.platform,
+    "processor": _processor,
+    "cores": os.cpu_count,
+    "threads": lambda: settings.get("threads") or default_threads(),
+    "memory_free_bytes": _free_memory_bytes,
+    **{package: partial(_version, package) for package in _PACKAGES},
+    "providers": _providers,
+    "home": lambda: str(store.home()),
+    "home_bytes": lambda: sum(entry.size_bytes for entry in store.entries()),
+    "disk_free_bytes": _free_disk_bytes,
+    "config": lambda: str(settings.config_path()),
+    "offline": lambda: settings.get("offline"),
+    "environment": lambda: sorted(name for name in os.environ if name.startswith("TINYKIT_")),
+}

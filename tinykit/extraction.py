@@ -52,6 +52,8 @@ _OPENING = '"“„«「『《【＂〝'
 
 _EXAMPLE = re.compile(r"<title>([^<>\n]+)</title>|[\"“]([^\"“”\n]{8,80})[\"”]")
 
+_ONLY_TAG = re.compile(r"</?(?:user|chat|assistant|system|title)>", re.IGNORECASE)
+
 Change = Callable[[str, str], str | None]
 
 
@@ -80,10 +82,10 @@ def extract(raw: str, *, source: str, recipe: Recipe, finish_reason: str = "stop
         raw: What the model wrote after the recipe's prefill.
         source: The message, for its spelling and for what may stay because the message has it too.
         recipe: Its prefill, limits and answer for "no title".
-        finish_reason: Why the generation ended: "stop", "length" (the token limit) or "interrupted".
+        finish_reason: Why the generation ended: "stop", "length" (the token limit) or "cancelled".
     """
-    if finish_reason == "interrupted":
-        return Extraction(None, (Step(Reason.INTERRUPTED, raw[:_LINE]),))
+    if finish_reason == "cancelled":
+        return Extraction(None, (Step(Reason.CANCELLED, raw[:_LINE]),))
     text = raw if len(raw) <= 2 * _WINDOW else f"{raw[:_WINDOW]} {raw[-_WINDOW:]}"
     work = _Work(text, _window(source))
     work.change(Reason.CONTROL, _drop_controls)
@@ -274,6 +276,7 @@ def _unfence(reply: str, _: str) -> str:
 def _first_line(reply: str, _: str) -> str:
     """The first line that says something; a lead-in that ends with a colon does not."""
     lines = [line.strip() for line in reply.splitlines() if line.strip()]
+    lines = [line for line in lines if not _ONLY_TAG.fullmatch(line)] or lines  # the prompt's own, echoed
     lines = [line for line in lines if any(map(str.isalnum, line)) or line == "-"] or lines
     if len(lines) > 1 and phrases.is_lead_in(lines[0]):
         lines = lines[1:]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from tinykit import sources, store
+from tinykit.errors import ModelFileError
 from tinykit.progress import size_text
 from tinykit.registry import MODELS, ModelSpec, WheelSource
 
@@ -32,8 +34,17 @@ def _row(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _builds(spec: ModelSpec) -> list[store.Entry]:
+    """The finished imports of this model; one from other files may stand beside them under the same key."""
     folder = store.entry("models", spec.key).path
-    return [entry for entry in store.entries() if entry.path.parent == folder]
+    found = [entry for entry in store.entries() if entry.path.parent == folder]
+    if not found:
+        return []
+    from tinykit.loading import DTYPES, build_entry  # numpy, which a machine without imports is spared
+
+    with suppress(ModelFileError):  # a file that is not there any more has no imports that count
+        own = {build_entry(spec, dtype).path for dtype in DTYPES}
+        return [entry for entry in found if entry.path in own]
+    return []
 
 
 def model_table() -> str:

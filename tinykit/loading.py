@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from tinykit import settings, sources, store
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     from tinykit.convert.decoder import DecoderDtype
 
 DEFAULT_MODEL = "smollm2-135m-titles"
-DTYPES = ("auto", "fp32", "fp16", "q8", "int8", "uint8", "q4", "bnb4", "q4f16", "q2", "q2f16", "q1", "q1f16")
+DTYPES = ("auto", "fp32", "q8", "q4")
+_ALIASES = {"int8": "q8"}
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model that is ready to generate, and how long that took."""
+    """A model that is ready to generate, and the seconds it took, with download and import the first time."""
 
     spec: ModelSpec
     engine: Engine
@@ -37,18 +39,37 @@ class Loaded:
 
 
 def checked_dtype(name: str | None, spec: ModelSpec) -> str:
-    """The precision asked for by argument, setting or model entry; ``auto`` if nobody says.
+    """The precision asked for by argument or setting; with ``auto`` or nothing the model entry's own.
 
     Raises:
-        OptionError: an unknown name.
+        OptionError: an unknown name, or a precision that this model cannot be imported to.
     """
     asked = settings.get("dtype", name)
-    dtype = str(asked or spec.dtype or "auto").strip().lower()
+    dtype = str(asked or "auto").strip().lower()
+    dtype = _ALIASES.get(dtype, dtype)
     if dtype not in DTYPES:
         raise OptionError(
             f"Unknown dtype {asked!r}; known are {', '.join(DTYPES)}.", name="dtype", value=asked
         )
+    if dtype == "auto":
+        return spec.dtype or dtype
+    if dtype == "q4":
+        _check_q4(spec)
     return dtype
+
+
+def _check_q4(spec: ModelSpec) -> None:
+    """Refuse 4 bits before anything is fetched, where the file's name tells that it has none.
+
+    GGUF files end with their number format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+    """
+    from tinykit.convert.importer import choose_dtype
+
+    for source in spec.sources:
+        if isinstance(source, WheelSource):
+            stem = PurePosixPath(source.member).stem.upper()
+            if kind := re.search(r"[-._]((?:[IT]?Q|B?F)[0-9]+\w*)$", stem):
+                choose_dtype("q4", [kind[1]], spec.key)
 
 
 def build_entry(spec: ModelSpec, dtype: str) -> store.Entry:
@@ -98,8 +119,8 @@ def load(
     choose_device(settings.get("device", device))
     chosen_dtype = checked_dtype(dtype, spec)
     progress = progress or Progress()
-    folder = prepare(spec, chosen_dtype, progress=progress, offline=offline)
     started = time.perf_counter()
+    folder = prepare(spec, chosen_dtype, progress=progress, offline=offline)
     backend, eos_ids = _open(folder, threads=settings.get("threads", threads))
     engine = Engine(backend, Tokenizer.from_folder(folder), eos_ids, cache_bytes=settings.get("cache_bytes"))
     progress.ready(spec.key)
@@ -153,9 +174,11 @@ def _check_hash(spec: ModelSpec, path: Path) -> None:
 
 def _import(spec: ModelSpec, source: Path, folder: Path, dtype: str, progress: Progress) -> None:
     from tinykit.convert.adapter import Adapter
+    from tinykit.convert.fields import readable
     from tinykit.convert.importer import import_model, needed_bytes, open_source, resolve_dtype
 
-    with progress.stage(f"{spec.key}: import", total=None, unit="layers", model=spec.key) as stage:
+    label = f"{spec.key}: import"
+    with progress.stage(label, total=None, unit="layers", model=spec.key) as stage, readable(source):
         adapter = Adapter(spec.adapter) if spec.adapter is not None else None
         checkpoint = open_source(source)
         target = resolve_dtype(checkpoint, dtype)

@@ -6,6 +6,8 @@ production. `RECIPES` holds the known ones; a new one is an entry there or a fil
 
 import dataclasses
 import json
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
@@ -13,6 +15,9 @@ from typing import Any, Literal, Self, cast, get_args
 from tinykit.errors import OptionError, UnknownRecipeError
 
 DEFAULT_RECIPE = "plain"
+
+_ENDINGS = {".json", ".toml"}  # of recipe files
+MIN_MESSAGE_CHARS = 100  # less of a message is not worth showing to a model
 
 Method = Literal["model", "first-words"]
 Keep = Literal["drop", "keep"]
@@ -66,7 +71,7 @@ class Preparation:
     hex_chars: int = 7
 
     def __post_init__(self) -> None:
-        _check_number("max_chars", self.max_chars, 100, 1_000_000)
+        _check_number("max_chars", self.max_chars, MIN_MESSAGE_CHARS, 1_000_000)
         _check_number("head_share", self.head_share, 0, 1)
         _check_number("hex_chars", self.hex_chars, 1, 64)
         _check_choice("style", self.style, get_args(Style))
@@ -177,15 +182,10 @@ class Recipe:
         Raises:
             OptionError: The file holds no valid recipe.
         """
-        is_toml = _is_toml(Path(path))
         try:
-            text = Path(path).read_text(encoding="utf-8")
-            values = _parse_toml(text) if is_toml else json.loads(text)
-        except ValueError as error:
-            raise OptionError(
-                f"{path} is not a readable recipe: {error}.", name="recipe", value=str(path)
-            ) from error
-        return cls.from_dict(values)
+            return cls.from_dict(_read(Path(path)))
+        except RecursionError as error:
+            raise _unreadable(path, "its values are nested too deeply") from error
 
     def diff(self, other: "Recipe") -> dict[str, tuple[Any, Any]]:
         """Fields that differ: dotted name to (value here, value there)."""
@@ -233,26 +233,49 @@ def get_recipe(recipe: str | Path | Recipe) -> Recipe:
 
     Raises:
         UnknownRecipeError: There is neither a recipe nor a file of that name.
+        OptionError: It is none of these, or the file holds no valid recipe.
     """
     if isinstance(recipe, Recipe):
         return recipe
+    if not isinstance(recipe, str | os.PathLike):
+        raise OptionError(
+            f"A recipe is a name, a file or a Recipe, not {recipe!r}.", name="recipe", value=recipe
+        )
     if isinstance(recipe, str) and recipe in RECIPES:
         return RECIPES[recipe]
-    path = Path(recipe).expanduser()
-    if path.suffix.lower() in {".json", ".toml"} and path.is_file():
-        return Recipe.load(path)
+    path = Path(recipe)
+    with suppress(RuntimeError):  # "~name" without such a user
+        path = path.expanduser()
+    with suppress(OSError):  # such as a name of 5,000 characters
+        if path.suffix.lower() in _ENDINGS and path.is_file():
+            return Recipe.load(path)
     nearest = _nearest(str(recipe), list(RECIPES))
     raise UnknownRecipeError(
-        f"No recipe {str(recipe)!r}; the recipes are {', '.join(sorted(RECIPES))}.",
+        f"No recipe {str(recipe)!r:.300}; the recipes are {', '.join(sorted(RECIPES))}.",
         hint=f"Did you mean {nearest[0]!r}?" if nearest else "A path must end in .json or .toml and exist.",
         recipe=str(recipe),
         nearest=nearest,
     )
 
 
+def _read(path: Path) -> Any:
+    is_toml = _is_toml(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        return _parse_toml(text) if is_toml else json.loads(text)
+    except OSError as error:
+        raise _unreadable(path, error.strerror or error) from error
+    except ValueError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str | Path, reason: object) -> OptionError:
+    return OptionError(f"{path} is not a readable recipe: {reason}.", name="recipe", value=str(path))
+
+
 def _is_toml(path: Path) -> bool:
     ending = path.suffix.lower()
-    if ending not in {".json", ".toml"}:
+    if ending not in _ENDINGS:
         raise OptionError(
             f"A recipe file must end in .json or .toml, got {path.name!r}.", name="path", value=str(path)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,18 +100,26 @@ def get_model(name: str | Path) -> ModelSpec:
 
     Raises:
         UnknownModelError: Neither a key nor a path; `.nearest` holds keys that look alike.
+        OptionError: Neither text nor a path.
     """
+    if not isinstance(name, str | os.PathLike):
+        raise OptionError(
+            f"A model is named by a key or a path, not by {name!r}.",
+            hint="List all with: tinykit models",
+            name="model",
+            value=name,
+        )
     if isinstance(name, str) and name in MODELS:
         return MODELS[name]
     path = Path(name)
     with suppress(RuntimeError):  # "~name" without such a user
         path = path.expanduser()
-    if path.suffix.lower() == ".gguf" or (path / "config.json").is_file():
+    if path.suffix.lower() == ".gguf" or _is_file(path / "config.json"):
         return _spec_for_path(path)
     nearest = difflib.get_close_matches(str(name).lower(), MODELS, n=3, cutoff=0.5)
     known = f"Did you mean {' or '.join(nearest)}? " if nearest else ""
     raise UnknownModelError(
-        f"There is no model {str(name)!r}",
+        f"There is no model {str(name)!r:.300}",
         hint=f"{known}List all with: tinykit models",
         model=str(name),
         nearest=nearest,
@@ -118,16 +127,24 @@ def get_model(name: str | Path) -> ModelSpec:
 
 
 def _spec_for_path(path: Path) -> ModelSpec:
-    if not path.is_file() and not (path / "config.json").is_file():
+    if not _is_file(path) and not _is_file(path / "config.json"):
         raise UnknownModelError(
-            f"There is no file {str(path)!r}",
+            f"There is no file {str(path)!r:.300}",
             hint="Give the path of an existing .gguf file, or a key from: tinykit models",
             model=str(path),
             nearest=[],
         )
     path = path.resolve()
-    key = path.stem if path.is_file() else path.name
-    return ModelSpec(key=key, label=key, family="", sources=(FileSource(path),))
+    name = path.stem if path.is_file() else path.name
+    key = f"{name}-local" if name in MODELS else name  # the key of a known model is that model's alone
+    return ModelSpec(key=key, label=name, family="", sources=(FileSource(path),))
+
+
+def _is_file(path: Path) -> bool:
+    """False also for what can be no file, such as a name of 5,000 characters."""
+    with suppress(OSError):
+        return path.is_file()
+    return False
 
 
 _SMOLLM2_135M = WheelSource(

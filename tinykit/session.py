@@ -19,7 +19,7 @@ from tinykit.progress import Progress, ProgressEvent
 from tinykit.reasons import Reason, Step
 from tinykit.recipes import DEFAULT_RECIPE, Recipe, get_recipe
 from tinykit.registry import ModelSpec, get_model
-from tinykit.titles import has_task
+from tinykit.titles import has_task, prepare_conversation
 from tinykit.titling import Title, first_words_title, fixed_prefix, model_title, no_task
 from tinykit.tokenizer import Message, as_messages
 
@@ -95,17 +95,38 @@ class TinySession:
         chat_model = self.spec.chat_model
         return self._load(get_model(chat_model) if chat_model else self.spec).engine
 
-    def title(self, message: str, *, recipe: str | Path | Recipe | None = None) -> str | None:
-        """A short title for the first message of a chat, or None if it needs none or none was found."""
+    @property
+    def load_s(self) -> float:
+        """Seconds spent loading models so far."""
+        return sum(loaded.load_s for loaded in self._loaded.values())
+
+    def title(
+        self,
+        message: str | Sequence[Message | Mapping[str, str]],
+        *,
+        recipe: str | Path | Recipe | None = None,
+    ) -> str | None:
+        """A short title for a message or a chat, or None if it needs none or none was found."""
         return self.title_result(message, recipe=recipe).text
 
-    def title_result(self, message: str, *, recipe: str | Path | Recipe | None = None) -> Title:
-        """The same with the model's raw reply, every step from it to the title, and timings."""
-        if not isinstance(message, str):
-            raise OptionError(
-                f"The message must be text, not {type(message).__name__}.", name="message", value=message
-            )
+    def title_result(
+        self,
+        message: str | Sequence[Message | Mapping[str, str]],
+        *,
+        recipe: str | Path | Recipe | None = None,
+    ) -> Title:
+        """The same with the model's raw reply, every step from it to the title, and timings.
+
+        Args:
+            message: The first message of a chat, or its messages, of which the last six count.
+            recipe: Another recipe than the session's, for this title.
+
+        Raises:
+            OptionError: `message` is neither text nor messages.
+        """
         chosen = self.recipe if recipe is None else get_recipe(recipe)
+        if not isinstance(message, str):
+            message = _chat_text(message, chosen)
         if not has_task(message):
             return no_task(chosen)
         if chosen.method == "first-words":
@@ -185,15 +206,27 @@ class TinySession:
         )
 
 
+def _chat_text(messages: Sequence[Message | Mapping[str, str]], recipe: Recipe) -> str:
+    """A chat as one text: as a block for recipes that were made for it, else what the person asked."""
+    if not isinstance(messages, (list, tuple)):
+        raise OptionError(
+            f"The message must be text or a list of messages, not {type(messages).__name__}.",
+            name="message",
+            value=messages,
+        )
+    turns = as_messages(messages)
+    if recipe.method == "model" and recipe.preparation.style == "clean":
+        return prepare_conversation([turn._asdict() for turn in turns], recipe.preparation)
+    return "\n\n".join(turn.content for turn in turns if turn.role == "user" and has_task(turn.content))
+
+
 def _spec(model: str | Path | None, adapter: str | Path | None) -> ModelSpec:
     spec = get_model(model if model is not None else settings.get("model") or DEFAULT_MODEL)
     if adapter is None:
         return spec
     folder = Path(adapter).expanduser().resolve()
-    recipe = folder / RECIPE_NAME
-    return replace(
-        spec,
-        key=f"{spec.key}+{folder.name}",
-        adapter=folder,
-        recipe=str(recipe) if recipe.is_file() else spec.recipe,
-    )
+    key, recipe = f"{spec.key}+{folder.name}", folder / RECIPE_NAME
+    if recipe.is_file():  # an adapter for titles: chats stay with the model it was made from
+        chat_model = spec.chat_model or spec.key
+        return replace(spec, key=key, adapter=folder, recipe=str(recipe), chat_model=chat_model)
+    return replace(spec, key=key, adapter=folder, chat_model=None)

@@ -7,8 +7,9 @@ key in the config file is its name. Everything is read at each use, so a change 
 from __future__ import annotations
 
 import difflib
+import numbers
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class Setting:
         help: One sentence for the documentation.
         choices: The allowed words, if only some are.
         minimum: The smallest allowed number.
+        maximum: Says the largest allowed number, which may depend on the machine.
         also: Variables of other programs that count as well, after our own.
     """
 
@@ -41,6 +43,7 @@ class Setting:
     help: str
     choices: tuple[str, ...] = ()
     minimum: int | None = None
+    maximum: Callable[[], int] | None = None
     also: tuple[str, ...] = ()
 
     @property
@@ -60,6 +63,11 @@ class Setting:
         return "a path" if self.type is Path else "a word"
 
 
+def most_threads() -> int:
+    """More threads than this are a mistake: four for each processor, and never fewer than 64."""
+    return max(64, 4 * (os.cpu_count() or 1))
+
+
 SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
@@ -68,7 +76,10 @@ SETTINGS: dict[str, Setting] = {
         Setting("recipe", str, None, "Recipe for titles when none is named."),
         Setting("device", str, None, "Where to compute: auto, cpu, or the name of another device."),
         Setting("dtype", str, None, "Precision of the weights, such as q8."),
-        Setting("threads", int, None, "Threads to compute with; by default the machine decides.", minimum=1),
+        Setting(
+            "threads", int, None, "Threads to compute with; by default the machine decides.",
+            minimum=1, maximum=most_threads,
+        ),
         Setting(
             "offline", bool, False, "Never use the network; HF_HUB_OFFLINE counts as well.",
             also=("HF_HUB_OFFLINE",),
@@ -83,6 +94,8 @@ SETTINGS: dict[str, Setting] = {
         ),
     )
 }  # fmt: skip
+
+_CONFIG = Setting("config", Path, None, "The file that these settings may stand in as well.")
 
 
 def get(name: str, argument: object = None) -> Any:
@@ -104,7 +117,7 @@ def config_path() -> Path:
     """Where the config file is looked for; it need not exist."""
     given = os.environ.get("TINYKIT_CONFIG")
     if given:
-        return Path(given).expanduser()
+        return Path(_checked(_CONFIG, given, f"The variable {_CONFIG.variable}"))
     import platformdirs
 
     return platformdirs.user_config_path("tinykit", appauthor=False) / "config.toml"
@@ -142,6 +155,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         values = tomllib.loads(content.decode("utf-8"))
     except ValueError as exc:
         raise _unreadable(path, exc) from exc
+    except RecursionError as exc:
+        raise _unreadable(path, "its values are nested too deeply") from exc
     for key in values:
         if key not in SETTINGS:
             near = difflib.get_close_matches(key, SETTINGS, n=1)
@@ -154,8 +169,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     return values
 
 
-def _unreadable(path: Path, exc: Exception) -> OptionError:
-    return OptionError(f"The config file {path} cannot be read: {exc}", name="config", value=path)
+def _unreadable(path: Path, reason: object) -> OptionError:
+    return OptionError(f"The config file {path} cannot be read: {reason}", name="config", value=path)
 
 
 def _is_unset(setting: Setting, value: object) -> bool:
@@ -175,9 +190,13 @@ def _default(setting: Setting) -> Any:
 def _checked(setting: Setting, value: object, where: str) -> Any:
     try:
         return _converted(setting, value)
-    except (ValueError, TypeError) as exc:
+    except (ValueError, TypeError, RuntimeError) as exc:
+        most = "" if setting.maximum is None else f" to {setting.maximum()}"
         raise OptionError(
-            f"{where} is {value!r}, but must be {setting.expects}", name=setting.name, value=value
+            f"{where} is {value!r}, but must be {setting.expects}{most}",
+            hint=str(exc) if isinstance(exc, RuntimeError) else None,  # "~name" without such a user
+            name=setting.name,
+            value=value,
         ) from exc
 
 
@@ -187,12 +206,17 @@ def _converted(setting: Setting, value: object) -> object:
     if setting.type is int:
         return _whole_number(setting, value)
     if setting.type is Path:
-        if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-            raise TypeError(value)
-        return Path(value).expanduser().absolute()
+        return _absolute_path(value)
     if not isinstance(value, str) or (setting.choices and value not in setting.choices):
         raise ValueError(value)
     return value
+
+
+def _absolute_path(value: object) -> Path:
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError(value)
+    return Path(text).expanduser().absolute()
 
 
 def _flag(value: object) -> bool:
@@ -204,9 +228,11 @@ def _flag(value: object) -> bool:
 
 
 def _whole_number(setting: Setting, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | str):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral | str):
         raise TypeError(value)
     number = int(value)
     if setting.minimum is not None and number < setting.minimum:
+        raise ValueError(value)
+    if setting.maximum is not None and number > setting.maximum():
         raise ValueError(value)
     return number

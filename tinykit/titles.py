@@ -37,6 +37,7 @@ _TEMPLATE_TAG = re.compile(r"</?([A-Za-z][\w-]*)")
 _CHAT_BLOCK = re.compile(r"\s*<chat>(.*)</chat>\s*", re.S)
 _CHAT_TAGS = re.compile(r"</?(?:chat|user|assistant)>")
 _BROKEN_TAG = re.compile(r"</?[a-z]*(?=\n\[… \d+ characters)|(?<= left out …\]\n)/?[a-z]*>")
+_CHAT_TAGS_CHARS = len("<chat>\n\n</chat>")
 _PLACEHOLDER = re.compile(
     r"\[?\b(?:image|video|photo|file)\s*#\s*\d+\]?|\[(?:image|video|photo|file)(?:\s*\d+)?\]", re.I
 )
@@ -64,12 +65,12 @@ def has_task(message: str) -> bool:
 def prepare(message: str, preparation: Preparation | None = None) -> str:
     """What a model is shown of a message: no terminal codes, code blocks or long hashes, cut to size.
 
-    Nothing in it can be taken for one of the tags that wrap it. A chat block made by
-    `prepare_conversation` comes back as it is.
+    Nothing in it can be taken for one of the tags that wrap it. A chat block as `prepare_conversation`
+    makes it comes back as it is.
     """
-    if is_chat_block(message):
-        return message
     preparation = preparation or Preparation()
+    if len(message) <= preparation.max_chars + _CHAT_TAGS_CHARS and is_chat_block(message):
+        return message
     if preparation.style == "focus":
         return neutralize(focus(message, preparation.max_chars))
     return neutralize(_cut_middle(_clean(message, preparation), preparation))

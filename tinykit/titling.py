@@ -11,7 +11,7 @@ from tinykit.generation.cache import shared_prefix
 from tinykit.generation.engine import Engine
 from tinykit.generation.request import Completion, GenerationOptions, Request
 from tinykit.reasons import Reason, Step, explain
-from tinykit.recipes import Recipe
+from tinykit.recipes import MIN_MESSAGE_CHARS, Recipe
 from tinykit.scripts import count_words
 from tinykit.tokenizer import Message, Tokenizer
 
@@ -60,7 +60,7 @@ def model_title(engine: Engine, message: str, recipe: Recipe, prefix_tokens: int
     If none does, the one with the least against it, or the recipe's fallback. `prefix_tokens` is what
     `fixed_prefix` says for this recipe.
     """
-    prompt_ids = title_prompt(engine.tokenizer, recipe, titles.user_turn(message, recipe))
+    prompt_ids = _fitting_prompt(engine, message, recipe)
     best: Title | None = None
     fewest = 0
     steps: list[Step] = []
@@ -87,6 +87,17 @@ def fixed_prefix(tokenizer: Tokenizer, recipe: Recipe) -> int:
     return shared_prefix(*prompts)
 
 
+def _fitting_prompt(engine: Engine, message: str, recipe: Recipe) -> list[int]:
+    """The prompt, with the message cut shorter where the model's context is small for it."""
+    room = engine.backend.info.context_length - recipe.max_tokens
+    while True:
+        prompt_ids = title_prompt(engine.tokenizer, recipe, titles.user_turn(message, recipe))
+        if len(prompt_ids) <= room or recipe.preparation.max_chars < 2 * MIN_MESSAGE_CHARS:
+            return prompt_ids
+        shorter = replace(recipe.preparation, max_chars=recipe.preparation.max_chars // 2)
+        recipe = replace(recipe, preparation=shorter)
+
+
 def title_prompt(tokenizer: Tokenizer, recipe: Recipe, user_turn: str) -> list[int]:
     """Token ids of the prompt for a prepared message."""
     system = [Message("system", recipe.system)] if recipe.system.strip() else []
@@ -99,13 +110,14 @@ def _candidates(
     """The greedy answer, then answers that leave the last one where its first fault begins."""
     answer: tuple[int, ...] = ()
     banned: dict[tuple[int, ...], set[int]] = {}  # by the beginning that is kept: what may not follow
-    for _ in range(recipe.candidates):
+    for asked in range(recipe.candidates):
         begun = answer[: _fault(engine.tokenizer, answer, message)]
         if begun != answer:
             banned.setdefault(begun, set()).add(answer[len(begun)])
-        options = GenerationOptions(
-            max(1, recipe.max_tokens - len(begun)), recipe.stop, frozenset(banned.get(begun, ()))
-        )
+        barred = banned.get(begun, set())
+        if asked and not answer:  # it ended at once: it shall say something
+            barred = barred | engine.eos_ids
+        options = GenerationOptions(max(1, recipe.max_tokens - len(begun)), recipe.stop, frozenset(barred))
         request = Request((*prompt_ids, *begun), options, prefix_tokens=prefix_tokens)
         completion = engine.generate(request)
         answer = (*begun, *completion.token_ids)

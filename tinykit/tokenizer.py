@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Role = Literal["system", "user", "assistant"]
 _ROLES = ("system", "user", "assistant")
+# Added tokens that are not marked special, yet are markup to the model: <think>, [INST], /nothink. Without a
+# letter or a bracket they are ordinary text, such as the runs of spaces and newlines of some vocabularies.
+_MARKUP = re.compile(r"/\w+|(?=.*\w).*[<>\[\]{}|｜].*", re.DOTALL)
 
 
 class Message(NamedTuple):
@@ -67,21 +70,36 @@ def _shortened(value: object) -> str:
 class Tokenizer:
     """A model's tokenizer and chat template.
 
-    Control tokens written in a message (``<|im_end|>``) are encoded as the characters they are: only the
-    chat template itself can emit control tokens.
+    Control tokens written in a message (``<|im_end|>``, ``<think>``) are encoded as the characters they are:
+    only the chat template itself can emit control tokens. Control tokens are those that the vocabulary marks
+    as special, and the added tokens that look like markup.
     """
 
     def __init__(self, raw: RawTokenizer, config: Mapping[str, Any], chat_template: str | None) -> None:
+        raw.no_truncation()
+        raw.no_padding()
+        raw.encode_special_tokens = True  # that is: treat the text of special tokens as plain text
         self._raw = raw
-        self._raw.encode_special_tokens = True  # that is: treat the text of special tokens as plain text
         self._config = config
         self._chat_template = chat_template
-        added = raw.get_added_tokens_decoder()
-        self._special_ids = {token.content: index for index, token in added.items() if token.special}
+        added = raw.get_added_tokens_decoder().items()
+        self._control_ids = {
+            token.content: index
+            for index, token in added
+            if token.special or _MARKUP.fullmatch(token.content)
+        }
+        self._control_tokens = {index: token for token, index in self._control_ids.items()}
+        all_special = all(token.special for index, token in added if index in self._control_tokens)
+        # the tokens it skips in text must not be skipped in answers, so decoding stays with the other one
+        self._text_raw = raw if all_special else _with_special(raw, self._control_ids)
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
-        """The tokenizer of a model folder: ``tokenizer.json`` and, where there is one, a chat template."""
+        """The tokenizer of a model folder: ``tokenizer.json`` and, where there is one, a chat template.
+
+        Raises:
+            ModelFileError: a file is missing or damaged.
+        """
         from tokenizers import Tokenizer as RawTokenizer
 
         path = folder / "tokenizer.json"
@@ -89,28 +107,45 @@ class Tokenizer:
             raw = RawTokenizer.from_str(path.read_text(encoding="utf-8"))
         except Exception as error:
             raise ModelFileError(f"{path} is not a readable tokenizer: {error}", path=path) from error
-        config_path, template_path = folder / "tokenizer_config.json", folder / "chat_template.jinja"
-        config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
-        template = config.get("chat_template")
-        if template_path.is_file():
-            template = template_path.read_text(encoding="utf-8")
-        return cls(raw, config, template if isinstance(template, str) else None)
+        config = _read_config(folder / "tokenizer_config.json")
+        return cls(raw, config, _read_template(folder, config))
+
+    def check(self) -> None:
+        """Raise ModelFileError if there is a chat template and it is not valid."""
+        if self._chat_template is not None:
+            compile_template(self._chat_template)
 
     @property
     def vocab_size(self) -> int:
         """Tokens in the vocabulary, control tokens included."""
         return int(self._raw.get_vocab_size())
 
+    @property
+    def highest_id(self) -> int:
+        """The highest token id; ids may have gaps, so that it can be more than `vocab_size` - 1."""
+        return max(self._raw.get_vocab(with_added_tokens=True).values(), default=-1)
+
     def special_id(self, token: str) -> int | None:
         """The id of a control token, or None if there is none of that name."""
-        return self._special_ids.get(token)
+        return self._control_ids.get(token)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; nothing is added, and control tokens in it stay text."""
-        return list(self._raw.encode(_without_surrogates(text), add_special_tokens=False).ids)
+        text = _without_surrogates(text)
+        ids = list(self._text_raw.encode(text, add_special_tokens=False).ids)
+        if self._control_tokens.keys().isdisjoint(ids):
+            return ids
+        # Some vocabularies also hold a control token as an ordinary word: it is spelled in two parts.
+        # One that is not in the text stands for what the vocabulary cannot spell (<unk>).
+        spelled = []
+        for index in ids:
+            token = self._control_tokens.get(index, "")
+            is_written = len(token) > 1 and token in text
+            spelled += self.encode(token[0]) + self.encode(token[1:]) if is_written else [index]
+        return spelled
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of `token_ids`, without control tokens; broken UTF-8 becomes U+FFFD."""
+        """The text of `token_ids`, without special tokens; broken UTF-8 becomes U+FFFD."""
         return str(self._raw.decode(list(token_ids), skip_special_tokens=True))
 
     def detokenizer(self) -> Detokenizer:
@@ -121,48 +156,93 @@ class Tokenizer:
         """Token ids of a chat up to where the assistant's answer begins, followed by `prefill`.
 
         Raises:
-            OptionError: the model has no chat template, or the template refuses these messages.
+            OptionError: the model has no chat template, or the template cannot render these messages.
         """
-        nonce = secrets.token_hex(8)
-        marks = {token: f"\ue000{nonce}{index}\ue001" for token, index in self._special_ids.items()}
+        nonce = secrets.randbits(64)
+        marks = {token: f"\ue000{nonce}.{index}\ue001" for token, index in self._control_ids.items()}
         hidden = [Message(m.role, self._replace(m.content, marks)) for m in messages]
         rendered = self._render(hidden) + self._replace(prefill, marks)
         ids: list[int] = []
         shown = {mark: token for token, mark in marks.items()}
-        unmark = re.compile(f"\ue000{nonce}[0-9]+\ue001")
-        for piece in self._special_pattern.split(rendered) if self._special_ids else [rendered]:
-            if piece in self._special_ids:
-                ids.append(self._special_ids[piece])
+        unmark = re.compile(rf"\ue000{nonce}\.[0-9]+\ue001")
+        for piece in self._control_pattern.split(rendered) if self._control_ids else [rendered]:
+            if piece in self._control_ids:
+                ids.append(self._control_ids[piece])
             elif piece:
                 ids += self.encode(unmark.sub(lambda found: shown[found[0]], piece))
         return ids
 
     @cached_property
-    def _special_pattern(self) -> re.Pattern[str]:
-        longest_first = sorted(self._special_ids, key=len, reverse=True)
+    def _control_pattern(self) -> re.Pattern[str]:
+        longest_first = sorted(self._control_ids, key=len, reverse=True)
         return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
 
     def _replace(self, text: str, marks: Mapping[str, str]) -> str:
-        return self._special_pattern.sub(lambda found: marks[found[0]], text) if marks else text
+        return self._control_pattern.sub(lambda found: marks[found[0]], text) if marks else text
 
     def _render(self, messages: Sequence[Message]) -> str:
-        from jinja2 import TemplateError
-
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
         tokens = {name: _token_text(self._config.get(name)) for name in names}
         turns = [{"role": m.role, "content": m.content} for m in messages]
+        template = self._template
         try:
-            return self._template.render(
+            return template.render(
                 messages=turns, add_generation_prompt=True, enable_thinking=False, tools=None, **tokens
             )
-        except TemplateError as error:
+        except Exception as error:  # a template is a program, and can fail like one
             raise OptionError(
-                f"The model's chat template refuses these messages: {error}", name="messages", value=messages
+                f"The model's chat template cannot render these messages: {error}",
+                name="messages",
+                value=messages,
             ) from error
 
     @cached_property
     def _template(self) -> Template:
         return compile_template(self._chat_template)
+
+
+def _with_special(raw: RawTokenizer, tokens: Container[str]) -> RawTokenizer:
+    """A copy that takes the text of all these added tokens for plain text."""
+    description = json.loads(raw.to_str())
+    for token in description["added_tokens"]:
+        token["special"] = token["special"] or token["content"] in tokens
+    copy = type(raw).from_str(json.dumps(description))
+    copy.encode_special_tokens = True
+    return copy
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path} is not valid JSON: {error}", path=path) from error
+    if not isinstance(config, dict):
+        raise ModelFileError(f"{path} holds no JSON object.", path=path)
+    return config
+
+
+def _read_template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """The chat template from its own file or from the config, where it may be a list of named ones."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        try:
+            template: object = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ModelFileError(f"{path} is not readable text: {error}", path=path) from error
+    else:
+        path, template = folder / "tokenizer_config.json", config.get("chat_template")
+    try:
+        if isinstance(template, list):
+            template = {entry["name"]: entry["template"] for entry in template}.get("default")
+        if template is not None and not isinstance(template, str):
+            raise TypeError
+    except (KeyError, TypeError) as error:
+        raise ModelFileError(
+            f"{path}: the field chat_template must be text or a list of name and template.", path=path
+        ) from error
+    return template if template and template.strip() else None
 
 
 def _token_text(token: object) -> str:
@@ -181,13 +261,19 @@ def compile_template(source: str | None) -> Template:
     """Compile a chat template in a sandbox, with the names that such templates expect.
 
     What they expect: https://huggingface.co/docs/transformers/chat_templating_writing
+
+    Raises:
+        OptionError: there is none.
+        ModelFileError: it is not valid.
     """
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     if source is None:
         raise OptionError(
-            "The model has no chat template; use complete() with raw=True.", name="chat_template"
+            "The model has no chat template, so it cannot be asked.",
+            hint="Take the instruction-tuned version of the model; 'tinykit models' lists some that work.",
+            name="chat_template",
         )
 
     def raise_exception(message: str) -> None:
@@ -206,7 +292,7 @@ def compile_template(source: str | None) -> Template:
     source = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", source)
     try:
         return environment.from_string(source)
-    except TemplateError as error:
+    except (TemplateError, RecursionError, ValueError, SyntaxError, AssertionError) as error:
         raise ModelFileError(f"The model's chat template is not valid: {error}") from error
 
 

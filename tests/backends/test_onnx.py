@@ -35,7 +35,8 @@ def test_our_graphs_use_shared_buffers_by_themselves(graph):
 
 def test_shared_buffers_give_the_logits_of_plain_feeds(graph):
     both = [
-        OnnxBackend(graph, dtype="fp32", context_length=tiny.CONTEXT, threads=1, shared_kv=s) for s in (True, False)
+        OnnxBackend(graph, dtype="fp32", context_length=tiny.CONTEXT, threads=1, shared_kv=s)
+        for s in (True, False)
     ]
     states = [backend.new_state() for backend in both]
     for piece in (IDS, [5], [6, 7], [8]):
@@ -63,17 +64,26 @@ def test_copy_is_independent(backend):
     np.testing.assert_allclose(backend.forward(IDS[5:], twin), logits_of(backend, IDS), atol=1e-5)
 
 
-def test_state_grows_past_its_first_capacity(graph):
+def test_state_grows_and_keeps_what_it_has(graph):
     shared = OnnxBackend(graph, dtype="fp32", context_length=tiny.CONTEXT, threads=1)
     state = shared.new_state()
-    state.reserve(2)
-    first = state.capacity
     shared.forward(IDS, state)
     before = state.arrays[0][:, :, : len(IDS)].copy()
-    state.reserve(first + 1)
-    assert state.capacity == 2 * first
+    assert state.capacity == 256
+    state.reserve(257)
+    assert state.capacity == 512
     np.testing.assert_array_equal(state.arrays[0][:, :, : len(IDS)], before)
-    assert state.size_bytes == 2 * 4 * tiny.LAYERS * tiny.KV_HEADS * tiny.HEAD_DIM * 2 * first
+    assert state.size_bytes == 2 * 4 * tiny.LAYERS * tiny.KV_HEADS * tiny.HEAD_DIM * 512
+
+
+def test_state_gives_memory_back_when_little_of_it_is_kept(graph):
+    shared = OnnxBackend(graph, dtype="fp32", context_length=tiny.CONTEXT, threads=1)
+    state = shared.new_state()
+    shared.forward([*IDS, *range(3, 203)] * 6, state)
+    assert state.capacity >= 1248
+    state.truncate(len(IDS))
+    assert state.capacity == 256
+    np.testing.assert_allclose(shared.forward([5], state), logits_of(shared, [*IDS, 5]), atol=1e-5)
 
 
 def test_failing_step_leaves_the_state_as_it_was(backend):

@@ -6,7 +6,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests import tiny_models as tiny
-from tinykit import TinySession
+from tinykit import RECIPES, TinySession
 from tinykit.backends.onnx import OnnxBackend
 from tinykit.convert.adapter import AdaptedCheckpoint, Adapter
 from tinykit.convert.gguf import GgufFile
@@ -143,6 +143,7 @@ def test_missing_half_is_named(weights, tmp_path):
         {"modules_to_save": ["lm_head"]},
         {"peft_type": "IA3"},
         {"fan_in_fan_out": True},
+        {"layer_replication": [[0, 2]]},
     ],
     ids=lambda config: next(iter(config)),
 )
@@ -165,6 +166,42 @@ def test_damaged_folders_are_named(weights, tmp_path):
     (folder / "adapter_config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ModelFileError, match="no lora_alpha"):
         Adapter(folder)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"alpha_pattern": ["x"]},
+        {"alpha_pattern": {"q_proj": "big"}},
+        {"alpha_pattern": {"(": 8}},
+        {"lora_alpha": "8"},
+        {"lora_alpha": float("nan")},
+    ],
+    ids=["pattern_list", "pattern_text", "pattern_broken", "alpha_text", "alpha_nan"],
+)
+def test_damaged_fields_are_named(config, weights, tmp_path):
+    folder = write_adapter(tmp_path / "adapter", random_pairs(weights), **config)
+    with pytest.raises(ModelFileError, match=rf"adapter_config\.json: the field {next(iter(config))} is"):
+        Adapter(folder)
+
+
+@pytest.mark.parametrize("shape", [(64,), (0, 64), (4, 8, 8)], ids=repr)
+def test_tensor_that_is_no_matrix_is_named(shape, weights, tmp_path):
+    pairs = random_pairs(weights)
+    pairs[NAMES[0]] = (np.zeros(shape, np.float32), pairs[NAMES[0]][1])
+    with pytest.raises(ModelFileError, match=r"adapter: the tensor .*q_proj\.lora_A\.weight has shape"):
+        Adapter(write_adapter(tmp_path / "adapter", pairs))
+
+
+def test_chats_use_the_users_adapter_unless_it_is_one_for_titles(weights, base, tmp_path):
+    folder = write_adapter(tmp_path / "mine", random_pairs(weights))
+    session = TinySession(base.path, adapter=folder, progress=False, lazy=True)
+    session.complete("hello", max_tokens=1)
+    assert list(session._loaded) == ["base+mine"]
+    RECIPES["titles"].save(folder / "recipe.json")
+    session = TinySession(base.path, adapter=folder, progress=False, lazy=True)
+    assert session.recipe == RECIPES["titles"]
+    assert session.spec.chat_model == "base"
 
 
 def test_session_takes_an_adapter_and_keeps_builds_apart(weights, base, tmp_path):

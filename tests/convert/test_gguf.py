@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
+from gguf import GGUFValueType, GGUFWriter
 
 from tests import tiny_models as tiny
+from tinykit import loading, store
 from tinykit.convert.checkpoint import pack_int8
 from tinykit.convert.gguf import GgufFile, hugging_face_name
+from tinykit.convert.importer import import_model
 from tinykit.errors import ModelFileError, UnsupportedModelError
 
 
@@ -122,6 +125,171 @@ def test_unknown_family_and_rope_scaling_are_named(tmp_path):
     path = tiny.write_gguf(tmp_path / "b.gguf", "llama", tiny.random_weights("llama"), extra=extra)
     with pytest.raises(UnsupportedModelError, match="yarn"):
         GgufFile(path)
+
+
+@pytest.fixture
+def changed(tmp_path, monkeypatch):
+    """Write a model file with some fields changed, added, or left out where the value is None."""
+
+    def write(changes, family="llama", weights=None):
+        add, written = GGUFWriter.add_key_value, set()
+
+        def add_changed(writer, key, value, kind, *rest, **options):
+            written.add(key)
+            if key not in changes:
+                add(writer, key, value, kind, *rest, **options)
+            elif changes[key] is not None:
+                add(writer, key, changes[key], GGUFValueType.get_type(changes[key]))
+
+        def add_rest(writer):
+            for key in changes.keys() - written:
+                writer.add_key_value(key, changes[key], GGUFValueType.get_type(changes[key]))
+            write_header(writer)
+
+        write_header = GGUFWriter.write_header_to_file
+        with monkeypatch.context() as patch:
+            patch.setattr(GGUFWriter, "add_key_value", add_changed)
+            patch.setattr(GGUFWriter, "write_header_to_file", add_rest)
+            weights = tiny.random_weights(family) if weights is None else weights
+            return tiny.write_gguf(tmp_path / "m.gguf", family, weights, "Q8_0")
+
+    return write
+
+
+FIELDS = (
+    "llama.block_count",
+    "llama.context_length",
+    "llama.embedding_length",
+    "llama.feed_forward_length",
+    "llama.attention.head_count",
+    "llama.attention.head_count_kv",
+    "llama.attention.key_length",
+    "llama.attention.layer_norm_rms_epsilon",
+    "llama.rope.freq_base",
+    "tokenizer.ggml.model",
+    "tokenizer.ggml.pre",
+    "tokenizer.ggml.tokens",
+    "tokenizer.ggml.token_type",
+    "tokenizer.ggml.merges",
+    "tokenizer.ggml.bos_token_id",
+    "tokenizer.ggml.eos_token_id",
+    "tokenizer.chat_template",
+)
+
+
+HARMLESS = {
+    "llama.context_length": (2_000_000_000,),
+    "llama.attention.layer_norm_rms_epsilon": (1.5, 2_000_000_000),
+    "llama.rope.freq_base": (1.5, 2_000_000_000),
+    "tokenizer.ggml.bos_token_id": (0,),
+    "tokenizer.ggml.eos_token_id": (0,),
+    "tokenizer.chat_template": ("x",),
+}
+
+
+@pytest.mark.parametrize("value", [0, -1, 2_000_000_000, 1.5, float("nan"), "x", ["x"], [2, 2], True])
+@pytest.mark.parametrize("field", FIELDS)
+def test_one_damaged_field_is_an_error_that_names_the_file(field, value, changed, tmp_path):
+    path = changed({field: value})
+    if value in HARMLESS.get(field, ()):
+        import_model(GgufFile(path), tmp_path, dtype="q8")
+    else:
+        with pytest.raises(ModelFileError, match=r"m\.gguf"):
+            import_model(GgufFile(path), tmp_path, dtype="q8")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "match"),
+    [
+        ("llama.block_count", 20_000_000, "block_count is 20000000, but the file holds 2 layers"),
+        ("llama.block_count", 1, "block_count is 1, but the file holds 2 layers"),
+        ("llama.context_length", 0, "context_length is 0"),
+        ("llama.attention.head_count", 0, "head_count is 0"),
+        ("llama.attention.head_count_kv", [2, 2], r"head_count_kv is \[2, 2\]"),
+        ("llama.attention.layer_norm_rms_epsilon", None, "layer_norm_rms_epsilon is missing"),
+        ("llama.rope.freq_base", -1.0, "freq_base is -1.0"),
+        ("tokenizer.ggml.bos_token_id", 999_999, "bos_token_id is 999999"),
+        ("tokenizer.ggml.eos_token_id", 999_999, "eos_token_id is 999999"),
+        ("tokenizer.ggml.merges", "x", r"incomplete: tokenizer\.ggml\.merges"),
+        ("tokenizer.chat_template", "{% if %}", "chat template is not valid"),
+        ("tokenizer.chat_template", [1, 2], "chat_template must be text"),
+    ],
+)
+def test_damaged_field_is_named_and_nothing_is_kept(field, value, match, changed):
+    path = changed({field: value})
+    with pytest.raises(ModelFileError, match=rf"m\.gguf.*{match}"):
+        loading.load(path)
+    assert store.entries() == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rope.dimension_count", 16),
+        ("rope.scale_linear", 2.0),
+        ("rope.scaling.factor", 4.0),
+        ("rope.scaling.type", "linear"),
+        ("attention.sliding_window", 1024),
+        ("attention.value_length", 16),
+        ("attention.scale", 0.5),
+        ("attention.causal", False),
+        ("attention.clamp_kqv", 8.0),
+        ("attn_logit_softcapping", 50.0),
+        ("final_logit_softcapping", 30.0),
+        ("expert_count", 8),
+        ("logit_scale", 0.25),
+        ("use_parallel_residual", True),
+    ],
+)
+def test_fields_that_change_the_arithmetic_are_refused_by_name(field, value, changed):
+    with pytest.raises(UnsupportedModelError, match=field):
+        GgufFile(changed({f"llama.{field}": value}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rope.dimension_count", tiny.HEAD_DIM),
+        ("rope.scaling.type", "none"),
+        ("attention.sliding_window", tiny.CONTEXT),
+        ("attention.sliding_window", 0),
+        ("attention.scale", tiny.HEAD_DIM**-0.5),
+        ("expert_count", 0),
+        ("logit_scale", 1.0),
+    ],
+)
+def test_the_same_fields_with_their_usual_values_are_fine(field, value, changed):
+    assert GgufFile(changed({f"llama.{field}": value})).architecture.layers == tiny.LAYERS
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "shape", "error", "match"),
+    [
+        ("llama", "self_attn.o_proj.bias", 64, UnsupportedModelError, r"o_proj\.bias"),
+        ("llama", "mlp.up_proj.bias", 96, UnsupportedModelError, r"up_proj\.bias"),
+        ("llama", "self_attn.q_norm.weight", 32, UnsupportedModelError, r"q_norm\.weight"),
+        ("llama", "self_attn.q_proj.bias", 128, ModelFileError, r"lacks the tensor .*k_proj\.bias"),
+        ("qwen2", "self_attn.q_proj.bias", 64, ModelFileError, r"q_proj\.bias has shape \(64,\)"),
+        ("qwen2", "self_attn.v_proj.bias", None, ModelFileError, r"lacks the tensor .*v_proj\.bias"),
+        ("qwen3", "self_attn.q_norm.weight", None, ModelFileError, r"lacks the tensor .*q_norm\.weight"),
+    ],
+)
+def test_tensors_that_nobody_reads_and_missing_ones_are_named(family, name, shape, error, match, changed):
+    weights = tiny.random_weights(family)
+    name = f"model.layers.1.{name}"
+    if shape is None:
+        del weights[name]
+    else:
+        weights[name] = np.ones(shape, np.float32)
+    with pytest.raises(error, match=match):
+        GgufFile(changed({}, family, weights))
+
+
+def test_vocabulary_larger_than_the_embedding_is_refused(changed, tmp_path):
+    tokens = [*tiny.VOCABULARY, "zz"]
+    path = changed({"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [1] * len(tokens)})
+    with pytest.raises(ModelFileError, match=r"m\.gguf.*token id 261.*261 rows"):
+        import_model(GgufFile(path), tmp_path, dtype="q8")
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests import tiny_models as tiny
-from tinykit import TinySession
+from tinykit import TinySession, store
 from tinykit.backends.onnx import OnnxBackend
 from tinykit.convert.gguf import GgufFile
 from tinykit.convert.huggingface import HuggingFaceFolder
@@ -116,10 +116,22 @@ def test_llama3_rope_scaling_stretches_only_long_waves(tmp_path):
     [
         ({"model_type": "mamba"}, UnsupportedModelError, "'mamba'.*llama, qwen2, qwen3"),
         ({"hidden_size": 128}, ModelFileError, "configuration says"),
-        ({"num_hidden_layers": 3}, ModelFileError, r"lacks the tensor model\.layers\.2"),
-        ({"vocab_size": None}, ModelFileError, "lacks or garbles"),
+        ({"num_hidden_layers": 3}, ModelFileError, "num_hidden_layers is 3, but the file holds 2 layers"),
+        ({"num_hidden_layers": 20_000_000}, ModelFileError, "num_hidden_layers is 20000000"),
+        ({"vocab_size": None}, ModelFileError, "vocab_size is missing"),
+        ({"num_attention_heads": 0}, ModelFileError, "num_attention_heads is 0"),
+        ({"num_key_value_heads": [2]}, ModelFileError, r"num_key_value_heads is \[2\]"),
+        ({"max_position_embeddings": 0}, ModelFileError, "max_position_embeddings is 0"),
+        ({"rms_norm_eps": "small"}, ModelFileError, "rms_norm_eps is 'small'"),
+        ({"eos_token_id": ["</s>"]}, ModelFileError, r"eos_token_id is \['</s>'\]"),
+        ({"bos_token_id": 999}, ModelFileError, "bos_token_id is 999"),
+        ({"rope_parameters": [1]}, ModelFileError, r"rope_parameters is \[1\]"),
+        ({"rope_parameters": {"rope_type": "linear"}}, ModelFileError, r"rope_parameters\.factor is missing"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8}}, ModelFileError, "original_max_position"),
+        ({"rope_parameters": None, "rope_theta": 0}, ModelFileError, "rope_theta is 0"),
+        ({"tie_word_embeddings": False}, ModelFileError, r"lacks the tensor lm_head\.weight"),
     ],
-    ids=["family", "shape", "layers", "field"],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
 def test_what_does_not_fit_is_named(changes, error, match, tmp_path):
     folder = write_folder(tmp_path / "m", "llama", tiny.random_weights("llama"), **changes)
@@ -127,12 +139,105 @@ def test_what_does_not_fit_is_named(changes, error, match, tmp_path):
         HuggingFaceFolder(folder)
 
 
-def test_unknown_rope_scaling_is_named(tmp_path):
-    folder = write_folder(
-        tmp_path / "m", "llama", tiny.random_weights("llama"), rope_parameters={"rope_type": "yarn"}
-    )
-    with pytest.raises(UnsupportedModelError, match="yarn"):
-        HuggingFaceFolder(folder).rope_divisors()
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
+        (
+            {"rope_parameters": {"partial_rotary_factor": 0.5}},
+            r"rope_parameters\.partial_rotary_factor = 0.5",
+        ),
+        ({"partial_rotary_factor": 0.25}, "partial_rotary_factor = 0.25"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ({"mlp_bias": True}, "mlp_bias = True"),
+        ({"sliding_window": 1024}, "sliding_window = 1024"),
+        ({"sliding_window": 1024, "use_sliding_window": True}, "sliding_window = 1024"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types = "),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config = "),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_fields_that_change_the_arithmetic_are_refused_by_name(changes, match, tmp_path):
+    folder = write_folder(tmp_path / "m", "llama", tiny.random_weights("llama"), **changes)
+    with pytest.raises(UnsupportedModelError, match=match):
+        HuggingFaceFolder(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"partial_rotary_factor": 1.0, "hidden_act": "silu", "mlp_bias": False, "sliding_window": None},
+        {"sliding_window": 1024, "use_sliding_window": False},
+        {"sliding_window": tiny.CONTEXT, "use_sliding_window": True},
+        {"layer_types": ["full_attention"] * 2, "quantization_config": None, "tie_word_embeddings": True},
+    ],
+    ids=["usual", "window_off", "window_of_the_whole_context", "all_layers_full"],
+)
+def test_the_same_fields_with_their_usual_values_are_fine(changes, tmp_path):
+    folder = write_folder(tmp_path / "m", "llama", tiny.random_weights("llama"), **changes)
+    assert HuggingFaceFolder(folder).architecture.layers == tiny.LAYERS
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "size", "error", "match"),
+    [
+        ("llama", "self_attn.o_proj.bias", 64, UnsupportedModelError, r"o_proj\.bias"),
+        ("llama", "mlp.down_proj.bias", 64, UnsupportedModelError, r"down_proj\.bias"),
+        ("llama", "self_attn.sinks", 4, UnsupportedModelError, "sinks"),
+        ("llama", "self_attn.q_proj.bias", 128, ModelFileError, r"lacks the tensor .*k_proj\.bias"),
+        ("qwen2", "self_attn.k_proj.bias", 3, ModelFileError, r"k_proj\.bias has shape \(3,\)"),
+    ],
+)
+def test_tensors_that_nobody_reads_are_named(family, name, size, error, match, tmp_path):
+    weights = tiny.random_weights(family) | {f"model.layers.1.{name}": np.ones(size, np.float32)}
+    with pytest.raises(error, match=match):
+        HuggingFaceFolder(write_folder(tmp_path / "m", family, weights))
+
+
+def test_stored_rotary_frequencies_are_left_alone(tmp_path):
+    weights = tiny.random_weights("llama")
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(16, np.float32)
+    assert HuggingFaceFolder(write_folder(tmp_path / "m", "llama", weights)).rope_divisors() is None
+
+
+@pytest.mark.parametrize("weight_map", [[], {}, {"a": 1}, "x"], ids=repr)
+def test_damaged_list_of_files_is_named(weight_map, tmp_path):
+    folder = write_folder(tmp_path / "m", "llama", tiny.random_weights("llama"), shards=2)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}), encoding="utf-8")
+    with pytest.raises(ModelFileError, match=r"index\.json: the field weight_map is"):
+        HuggingFaceFolder(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "match"),
+    [
+        ("tokenizer.json", "{}", r"m cannot be used: tokenizer\.json is not a readable"),
+        ("tokenizer_config.json", "{nope", r"tokenizer_config\.json is not valid JSON"),
+        ("tokenizer_config.json", "[]", r"tokenizer_config\.json holds no JSON object"),
+        ("tokenizer_config.json", '{"chat_template": "{% if %}"}', "chat template is not valid"),
+        (
+            "tokenizer_config.json",
+            '{"chat_template": [5]}',
+            r"tokenizer_config\.json: the field chat_template",
+        ),
+        ("chat_template.jinja", "{{ x", "chat template is not valid"),
+    ],
+)
+def test_unusable_tokenizer_is_named_and_nothing_is_kept(name, text, match, tmp_path):
+    folder = write_folder(tmp_path / "m", "llama", tiny.random_weights("llama"))
+    (folder / name).write_text(text, encoding="utf-8")
+    with pytest.raises(ModelFileError, match=match):
+        TinySession(folder, progress=False)
+    assert store.entries() == []
+
+
+def test_vocabulary_larger_than_the_embedding_is_refused(tmp_path):
+    weights = tiny.random_weights("llama")
+    weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"][:-1]
+    folder = write_folder(tmp_path / "m", "llama", weights, vocab_size=len(tiny.VOCABULARY) - 1)
+    with pytest.raises(ModelFileError, match="token id 260, but its embedding has 260 rows"):
+        import_model(HuggingFaceFolder(folder), tmp_path, dtype="q8")
 
 
 def test_folder_without_weights_or_tokenizer_is_named(tmp_path):

@@ -161,6 +161,34 @@ def test_interrupted_engine_answers_the_next_request_like_a_fresh_one(at, error)
     assert again.usage.kv_reused_tokens > 0 or at == 1
 
 
+def test_open_stream_of_the_same_thread_is_said_and_not_waited_for():
+    engine = scripted_engine([A, A, A], 1)
+    stream = engine.stream(Request((B,)))
+    next(stream)
+    for call in (lambda: engine.generate(Request((B,))), engine.close):
+        with pytest.raises(BackendError, match="stream of this model is still open"):
+            call()
+    stream.close()
+    assert engine.generate(Request((B,))).token_ids == (A, A, A)
+
+
+def test_waiting_counts_as_queueing_not_as_prefill():
+    engine = scripted_engine([A], 1)
+    stream = engine.stream(Request((B,)))
+    next(stream)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(engine.generate(Request((B,)))))
+    thread.start()
+    while not engine._lock.locked() or thread.ident is None:
+        pass
+    thread.join(0.3)
+    stream.close()
+    thread.join()
+    timings = found[0].timings
+    assert timings.queue_s > 0.1 > timings.prefill_s
+    assert timings.total_s >= timings.ttft_s >= timings.queue_s
+
+
 def test_threads_take_turns(tmp_path):
     engine = tiny_engine(tmp_path)
     requests = [Request(tuple(range(3 + i, 20 + i)), GenerationOptions(8)) for i in range(6)]
@@ -214,6 +242,16 @@ def test_cache_drops_the_least_recently_used():
     assert cache.size_bytes == 8 * 20
     assert cache.take([5] * 10 + [A]).length == 0
     assert cache.take([7] * 10 + [A]).length == 10
+
+
+def test_sequence_larger_than_the_budget_drives_out_nothing():
+    backend = ScriptedBackend(lambda seen: A, vocab_size=len(tiny.VOCABULARY))
+    cache = PrefixCache(backend, budget_bytes=8 * 25)
+    for first, length in ((5, 10), (6, 40)):
+        state = backend.new_state()
+        backend.forward([first] * length, state)
+        cache.keep([first] * length, state)
+    assert cache.take([5] * 10 + [A]).length == 10
 
 
 def test_cache_leaves_a_longer_sequence_in_place_and_copies_its_beginning():

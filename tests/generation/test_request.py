@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 
 from tinykit.errors import OptionError
@@ -7,13 +8,28 @@ from tinykit.generation.request import Completion, GenerationOptions, Timings, U
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(1, 1), (256, 256), (5.0, 5), (1025, 1024), (math.inf, 1024)]
+    ("value", "expected"),
+    [
+        (1, 1),
+        (256, 256),
+        (5.0, 5),
+        (1025, 1024),
+        (10**400, 1024),
+        (math.inf, 1024),
+        (np.int64(3), 3),
+        (np.uint8(7), 7),
+        (np.float32(5), 5),
+    ],
+    ids=repr,
 )
 def test_max_tokens_is_clamped_from_above(value, expected):
-    assert checked_max_tokens(value) == expected
+    tokens = checked_max_tokens(value)
+    assert (tokens, type(tokens)) == (expected, int)
 
 
-@pytest.mark.parametrize("value", [0, -1, math.nan, -math.inf, 1.5, "12", None, True], ids=str)
+@pytest.mark.parametrize(
+    "value", [0, -1, math.nan, -math.inf, 1.5, "12", None, True, np.bool_(True), np.float32(1.5)], ids=repr
+)
 def test_max_tokens_that_make_no_sense_are_named(value):
     with pytest.raises(OptionError, match="max_tokens must be a whole number from 1 to 1024") as caught:
         GenerationOptions(max_tokens=value)
@@ -25,14 +41,15 @@ def test_one_stop_string_counts_as_one():
     assert GenerationOptions(stop=["a", "b"]).stop == ("a", "b")
 
 
-@pytest.mark.parametrize("stop", ["", [""], [3]], ids=["empty", "empty_in_list", "number"])
+@pytest.mark.parametrize("stop", ["", [""], [3], 5, None, 1.5, b"END", [b"END"]], ids=repr)
 def test_bad_stop_strings_are_named(stop):
-    with pytest.raises(OptionError, match="stop"):
+    with pytest.raises(OptionError, match="stop must be texts") as caught:
         GenerationOptions(stop=stop)
+    assert (caught.value.name, caught.value.value) == ("stop", stop)
 
 
 def test_completion_is_its_text():
-    completion = Completion("a title", (1, 2, 3), "stop", Usage(5, 3, 0), Timings(0.1, 0.1, 0.5, 0.6))
+    completion = Completion("a title", (1, 2, 3), "stop", Usage(5, 3, 0), Timings(0.0, 0.1, 0.1, 0.5, 0.6))
     assert str(completion) == f"{completion}" == "a title"
     assert f"{completion:>9}" == "  a title"
     assert len(completion) == 7

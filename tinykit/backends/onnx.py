@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # written by tinykit.convert.decoder: the graph's attention accepts one buffer as past and present
 _SHARED_KV = "tinykit.shared_kv"
-_FIRST_CAPACITY = 256  # tokens; a KV buffer doubles from here
+_CAPACITY_STEP = 256  # tokens; KV buffers have a multiple of it
 _Array = npt.NDArray[Any]
 
 
@@ -54,6 +54,8 @@ class OnnxState:
         if length < self.length and not self.can_truncate:
             raise BackendError("This model has recurrent states, which cannot be rolled back.")
         self.length = length
+        if self.capacity > max(4 * _CAPACITY_STEP, 4 * length):
+            self._resize(length or 1)
         if not self.capacity:
             self.arrays = [
                 _first(port, array, length) for port, array in zip(self.ports, self.arrays, strict=True)
@@ -77,9 +79,11 @@ class OnnxState:
         """Make room for `tokens` tokens in all, keeping what is there."""
         if tokens <= self.capacity:
             return
-        capacity = max(self.capacity, _FIRST_CAPACITY)
-        while capacity < tokens:
-            capacity *= 2
+        # by a quarter at least, so that a long answer does not copy its cache over and over
+        self._resize(max(tokens, self.capacity + self.capacity // 4))
+
+    def _resize(self, tokens: int) -> None:
+        capacity = -(-tokens // _CAPACITY_STEP) * _CAPACITY_STEP
         grown = [np.zeros(_with_axis(port, capacity), port.dtype) for port in self.ports]
         for port, old, new in zip(self.ports, self.arrays, grown, strict=True):
             _first(port, new, self.length)[...] = _first(port, old, self.length)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tinykit.convert.checkpoint import Architecture, Checkpoint, Floats, Packed, matrix_shapes
+from tinykit.convert.fields import Fields
 from tinykit.convert.tensors import TensorFile
 from tinykit.errors import ModelFileError, UnsupportedModelError
 
@@ -40,6 +41,10 @@ class Adapter:
             if match is None:
                 raise UnsupportedModelError(
                     f"{folder}: the tensor {name} is not part of a LoRA pair.", path=folder
+                )
+            if len(shape := self._file.shape(name)) != 2 or 0 in shape:
+                raise ModelFileError(
+                    f"{folder}: the tensor {name} has shape {shape}, not a matrix's.", path=folder
                 )
             self._pairs.setdefault(f"{match['module']}.weight", {})[match["part"]] = name
         for name, pair in self._pairs.items():
@@ -98,16 +103,21 @@ def _read_config(folder: Path) -> dict[str, Any]:
             hint="Give the folder that peft's save_pretrained wrote.",
             path=folder,
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path} is not valid JSON: {error}", path=path) from error
-    if not isinstance(config, dict) or not isinstance(config.get("lora_alpha"), (int, float)):
+    if not isinstance(config, dict) or "lora_alpha" not in config:
         raise ModelFileError(f"{path} has no lora_alpha: it is not the config of a LoRA adapter.", path=path)
+    fields = Fields(config, path)
+    fields.number("lora_alpha")
+    _check_patterns(fields)
     refused = {
         "peft_type": config.get("peft_type", "LORA") != "LORA",
         "use_dora": bool(config.get("use_dora")),
         "bias": config.get("bias", "none") != "none",
         "modules_to_save": bool(config.get("modules_to_save")),
         "fan_in_fan_out": bool(config.get("fan_in_fan_out")),
+        "layer_replication": bool(config.get("layer_replication")),
+        "alora_invocation_tokens": bool(config.get("alora_invocation_tokens")),
     }
     for field, is_refused in refused.items():
         if is_refused:
@@ -116,6 +126,17 @@ def _read_config(folder: Path) -> dict[str, Any]:
                 path=folder,
             )
     return config
+
+
+def _check_patterns(fields: Fields) -> None:
+    patterns = fields.mapping("alpha_pattern")
+    alphas = Fields(patterns, fields.path)
+    try:
+        for pattern in patterns:
+            re.compile(pattern)
+            alphas.number(pattern)
+    except (re.error, ModelFileError) as error:
+        raise fields.damaged("alpha_pattern", "numbers by regular expression") from error
 
 
 def _by_pattern(patterns: Mapping[str, float] | None, module: str, default: float) -> float:

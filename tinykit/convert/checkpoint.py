@@ -6,7 +6,8 @@ adapters in the PEFT layout and safetensors files need no second table of names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -19,6 +20,9 @@ from tinykit.errors import ModelFileError, UnsupportedModelError
 FAMILIES = ("llama", "qwen2", "qwen3")
 MAX_CONTEXT = 32768  # the table of rotary angles grows with it: 16 MB at 32,768 positions of 64 dimensions
 BLOCK = 32  # elements that share one scale, in ggml and in MatMulNBits alike
+
+# Old Llama checkpoints store the rotary frequencies, which follow from rope_theta.
+_RECOMPUTED = ".rotary_emb.inv_freq"
 
 Floats = npt.NDArray[np.float32]
 
@@ -135,26 +139,79 @@ def matrix_shapes(architecture: Architecture) -> dict[str, tuple[int, int]]:
     }
 
 
-def check_shapes(architecture: Architecture, found: Mapping[str, tuple[int, ...]], path: Path) -> None:
-    """Raise unless `found` (shapes by name) has every tensor of the architecture, in its shape.
+def check_layers(field: str, layers: int, names: Iterable[str], path: Path) -> None:
+    """Raise ModelFileError unless `names` hold the layers 0 to `layers` - 1, no less and no more.
+
+    Called before anything is made per layer, since a damaged number can be huge.
+    """
+    matches = (re.match(r"model\.layers\.([0-9]{1,9})\.", name) for name in names)
+    present = {int(match[1]) for match in matches if match}
+    if len(present) != layers or max(present, default=-1) != layers - 1:
+        raise ModelFileError(
+            f"{path}: the field {field} is {layers}, but the file holds {len(present)} layers.",
+            hint="The file may be truncated or corrupt; make or fetch it again.",
+            path=path,
+            field=field,
+        )
+
+
+def check_tensors(
+    architecture: Architecture,
+    found: Mapping[str, tuple[int, ...]],
+    path: Path,
+    extra: Mapping[str, tuple[int, ...]] | None = None,
+) -> None:
+    """Raise unless `found` (shapes by name) has what the architecture needs, and nothing else.
+
+    A tensor that nobody reads would be a part of the arithmetic that is left out. `extra` are tensors that
+    the source reads by itself; they may be absent.
 
     Raises:
         ModelFileError: a tensor is missing or has another shape.
-        UnsupportedModelError: the sizes do not fill whole blocks.
+        UnsupportedModelError: a tensor that the importer does not know, or sizes that do not fill blocks.
     """
     a = architecture
-    wanted: dict[str, tuple[int, ...]] = {**matrix_shapes(a)}
-    for layer in range(a.layers):
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            wanted[f"model.layers.{layer}.{norm}.weight"] = (a.hidden,)
-    wanted |= {"model.embed_tokens.weight": (a.vocab_size, a.hidden), "model.norm.weight": (a.hidden,)}
-    for name, shape in wanted.items():
+    needed = _needed_shapes(a, found)
+    known = needed | dict(extra or {}) | {"lm_head.weight": (a.vocab_size, a.hidden)}
+    for name in needed:
         if name not in found:
             raise ModelFileError(f"{path} lacks the tensor {name}.", path=path)
-        if found[name] != shape:
-            raise ModelFileError(
-                f"{path}: the tensor {name} has shape {found[name]}, but the configuration says {shape}.",
+    for name, shape in found.items():
+        if name not in known and not name.endswith(_RECOMPUTED):
+            raise UnsupportedModelError(
+                f"{path} holds the tensor {name}, which the importer does not use in a {a.family} model.",
                 path=path,
             )
-    if a.hidden % BLOCK or a.intermediate % BLOCK or a.heads * a.head_dim % BLOCK:
+        if shape != known.get(name, shape):
+            raise ModelFileError(
+                f"{path}: the tensor {name} has shape {shape}, but the configuration says {known[name]}.",
+                path=path,
+            )
+    if a.hidden % BLOCK or a.intermediate % BLOCK or a.heads * a.head_dim % BLOCK or a.head_dim % 2:
         raise UnsupportedModelError(f"{path}: its layer sizes are not multiples of {BLOCK}.", path=path)
+    if a.heads % a.kv_heads:
+        raise UnsupportedModelError(
+            f"{path}: {a.heads} attention heads cannot share {a.kv_heads} key-value heads.", path=path
+        )
+
+
+def _needed_shapes(a: Architecture, found: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (a.vocab_size, a.hidden),
+        "model.norm.weight": (a.hidden,),
+        **matrix_shapes(a),
+    }
+    for layer in range(a.layers):
+        prefix = f"model.layers.{layer}"
+        shapes[f"{prefix}.input_layernorm.weight"] = (a.hidden,)
+        shapes[f"{prefix}.post_attention_layernorm.weight"] = (a.hidden,)
+        if a.family == "qwen3":
+            shapes[f"{prefix}.self_attn.q_norm.weight"] = (a.head_dim,)
+            shapes[f"{prefix}.self_attn.k_norm.weight"] = (a.head_dim,)
+        biases = {
+            f"{prefix}.self_attn.{part}_proj.bias": shapes[f"{prefix}.self_attn.{part}_proj.weight"][:1]
+            for part in "qkv"
+        }
+        if a.family == "qwen2" or not biases.keys().isdisjoint(found):  # all three or none
+            shapes |= biases
+    return shapes

@@ -6,14 +6,21 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tinykit.convert.checkpoint import FAMILIES, MAX_CONTEXT, Architecture, Floats, Packed, check_shapes
+from tinykit.convert.checkpoint import (
+    FAMILIES,
+    MAX_CONTEXT,
+    Architecture,
+    Floats,
+    Packed,
+    check_layers,
+    check_tensors,
+)
+from tinykit.convert.fields import Fields, readable
 from tinykit.convert.vocabulary import write_tokenizer
 from tinykit.errors import ModelFileError, UnsupportedModelError
 
@@ -50,21 +57,6 @@ def hugging_face_name(name: str) -> str:
     return f"model.layers.{match[1]}.{_LAYER_NAMES[match[2]]}.{match[3]}"
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn what a damaged file makes the reader raise into one error of ours."""
-    try:
-        yield
-    except ModelFileError:
-        raise
-    except (ValueError, IndexError, KeyError, OverflowError, MemoryError, UnicodeDecodeError) as error:
-        raise ModelFileError(
-            f"{path} is not a readable GGUF file: {error}",
-            hint="The file may be truncated or corrupt; delete it and fetch it again.",
-            path=path,
-        ) from error
-
-
 class GgufFile:
     """A GGUF file opened for reading; a `Checkpoint`.
 
@@ -84,7 +76,7 @@ class GgufFile:
                 raise ModelFileError(
                     f"{path} does not start with 'GGUF' but with {magic!r}: it is not a GGUF file.", path=path
                 )
-        with _readable(path):
+        with readable(path):
             reader = GGUFReader(path)
             self.metadata: dict[str, Any] = {
                 key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")
@@ -94,52 +86,57 @@ class GgufFile:
             for tensor in reader.tensors:
                 if tensor.data_offset + tensor.n_bytes > size_bytes:
                     raise ValueError(f"tensor {tensor.name} ends after the file does")
-        with _readable(path):
             self.architecture = self._architecture()
-        shapes = {name: tuple(int(n) for n in reversed(t.shape)) for name, t in self._tensors.items()}
-        check_shapes(self.architecture, shapes, path)
+            shapes = {name: tuple(int(n) for n in reversed(t.shape)) for name, t in self._tensors.items()}
+            divisors = {"rope_freqs.weight": (self.architecture.head_dim // 2,)}
+            check_tensors(self.architecture, shapes, path, divisors)
 
     def _architecture(self) -> Architecture:
         family = self.metadata.get("general.architecture")
         if family not in FAMILIES:
             raise UnsupportedModelError(
-                f"{self.path.name} holds a model of family {family!r}; the GGUF importer knows "
+                f"{self.path} holds a model of family {family!r}; the GGUF importer knows "
                 f"{', '.join(FAMILIES)}.",
                 path=self.path,
             )
-
-        def value(key: str, default: Any = None) -> Any:
-            found = self.metadata.get(f"{family}.{key}", default)
-            if found is None:
-                raise ValueError(f"the key {family}.{key} is missing")
-            return found
-
-        scaling = self.metadata.get(f"{family}.rope.scaling.type", "none")
-        if scaling != "none" or value("expert_count", 0) > 0:
-            what = f"rope scaling {scaling!r}" if scaling != "none" else "a mixture of experts"
-            raise UnsupportedModelError(f"{self.path.name} uses {what}, which the GGUF importer does not do.")
-        heads = int(value("attention.head_count"))
-        hidden = int(value("embedding_length"))
-        eos = [self.metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
-        tokens = self.metadata.get("tokenizer.ggml.tokens", [])
-        if "<|endoftext|>" in tokens:  # ends a document whatever the chat's own end token is
-            eos.append(tokens.index("<|endoftext|>"))
-        return Architecture(
+        fields = Fields(self.metadata, self.path, f"{family}.")
+        layers = fields.count("block_count")
+        check_layers(f"{family}.block_count", layers, self._tensors, self.path)
+        if "model.embed_tokens.weight" not in self._tensors:
+            raise ModelFileError(f"{self.path} lacks the tensor token_embd.weight.", path=self.path)
+        vocab_size = int(self._tensors["model.embed_tokens.weight"].shape[-1])
+        heads, hidden = fields.count("attention.head_count"), fields.count("embedding_length")
+        architecture = Architecture(
             family=family,
-            layers=int(value("block_count")),
+            layers=layers,
             hidden=hidden,
-            intermediate=int(value("feed_forward_length")),
+            intermediate=fields.count("feed_forward_length"),
             heads=heads,
-            kv_heads=int(value("attention.head_count_kv", heads)),
-            head_dim=int(value("attention.key_length", hidden // heads)),
-            vocab_size=int(self._tensors["model.embed_tokens.weight"].shape[1]),
-            context_length=min(int(value("context_length")), MAX_CONTEXT),
-            norm_eps=float(value("attention.layer_norm_rms_epsilon")),
-            rope_theta=float(value("rope.freq_base", 10000.0)),
+            kv_heads=fields.count("attention.head_count_kv", heads),
+            head_dim=fields.count("attention.key_length", hidden // heads),
+            vocab_size=vocab_size,
+            context_length=min(fields.count("context_length"), MAX_CONTEXT),
+            norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
+            rope_theta=fields.number("rope.freq_base", 10000.0),
             tied_embeddings="lm_head.weight" not in self._tensors,
-            bos_id=self.metadata.get("tokenizer.ggml.bos_token_id"),
-            eos_ids=tuple(dict.fromkeys(int(e) for e in eos if e is not None)),
+            bos_id=self._vocabulary_fields().token_id("bos_token_id", vocab_size),
+            eos_ids=self._eos_ids(vocab_size),
         )
+        _refuse_other_arithmetic(fields, architecture)
+        return architecture
+
+    def _vocabulary_fields(self) -> Fields:
+        return Fields(self.metadata, self.path, "tokenizer.ggml.")
+
+    def _eos_ids(self, vocab_size: int) -> tuple[int, ...]:
+        fields = self._vocabulary_fields()
+        found = (fields.token_id(f"{kind}_token_id", vocab_size) for kind in ("eos", "eot", "eom"))
+        ids = [index for index in found if index is not None]
+        tokens = fields.get("tokens")
+        # it ends a document whatever the chat's own end token is
+        if isinstance(tokens, list) and "<|endoftext|>" in tokens:
+            ids.append(tokens.index("<|endoftext|>"))
+        return tuple(dict.fromkeys(ids))
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
@@ -194,8 +191,34 @@ class GgufFile:
 
     def write_tokenizer(self, folder: Path) -> None:
         """Write the file's vocabulary and chat template into `folder`."""
-        write_tokenizer(self.metadata, folder)
+        write_tokenizer(self.metadata, folder, path=self.path)
 
     def rope_divisors(self) -> Floats | None:
         """Factors that divide the rotary frequencies (Llama 3's long-context rule), shape (head_dim / 2)."""
         return self.floats("rope_freqs.weight") if "rope_freqs.weight" in self._tensors else None
+
+
+def _refuse_other_arithmetic(fields: Fields, architecture: Architecture) -> None:
+    """Raise UnsupportedModelError for a field with which another model would be computed.
+
+    The names: https://github.com/ggml-org/llama.cpp/blob/master/gguf-py/gguf/constants.py
+    """
+    head_dim = architecture.head_dim
+    fields.allow_only("rope.dimension_count", head_dim)
+    fields.allow_only("attention.value_length", head_dim)
+    fields.allow_only("attention.scale", float(head_dim**-0.5), 0.0)
+    fields.allow_only("attention.causal", True)
+    fields.allow_only("rope.scaling.type", "none")
+    fields.allow_only("rope.scale_linear", 1.0)
+    if fields.get("rope.scaling.type") is None:  # then llama.cpp takes the factor for a linear one
+        fields.allow_only("rope.scaling.factor", 0.0, 1.0)
+    fields.allow_only("expert_count", 0)
+    fields.allow_only("use_parallel_residual", False)
+    for name in ("logit_scale", "residual_scale", "embedding_scale"):
+        fields.allow_only(name, 0.0, 1.0)
+    for name in ("attn_logit_softcapping", "final_logit_softcapping", "attention.clamp_kqv"):
+        fields.allow_only(name, 0.0)
+    fields.allow_only("attention.max_alibi_bias", 0.0)
+    window = fields.get("attention.sliding_window")
+    if window and not (isinstance(window, int) and window >= architecture.context_length):
+        raise fields.unsupported("attention.sliding_window")

@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from tinykit.convert.checkpoint import FAMILIES, MAX_CONTEXT, Architecture, Floats, Packed, check_shapes
+from tinykit.convert.checkpoint import (
+    FAMILIES,
+    MAX_CONTEXT,
+    Architecture,
+    Floats,
+    Packed,
+    check_layers,
+    check_tensors,
+)
+from tinykit.convert.fields import Fields, readable
 from tinykit.convert.tensors import TensorFile
 from tinykit.errors import ModelFileError, UnsupportedModelError
 
@@ -27,58 +36,64 @@ class HuggingFaceFolder:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder
-        self._config = _read_json(folder / "config.json")
-        self._files = {
-            name: file for file in map(TensorFile, _weight_files(folder)) for name in sorted(file.names)
-        }
-        try:
+        self._fields = Fields(_read_json(folder / "config.json"), folder / "config.json")
+        with readable(folder):
+            self._files = {
+                name: file for file in map(TensorFile, _weight_files(folder)) for name in sorted(file.names)
+            }
             self.architecture = self._architecture()
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, ModelFileError):
-                raise
-            raise ModelFileError(
-                f"{folder / 'config.json'} lacks or garbles a field: {error}", path=folder
-            ) from error
-        check_shapes(self.architecture, {n: f.shape(n) for n, f in self._files.items()}, folder)
+            check_tensors(self.architecture, {n: f.shape(n) for n, f in self._files.items()}, folder)
+            self._divisors = self._rope_divisors()
 
     def _architecture(self) -> Architecture:
-        config = self._config
-        family = config.get("model_type")
+        fields = self._fields
+        family = fields.get("model_type")
         if family not in FAMILIES:
             raise UnsupportedModelError(
                 f"{self.path} holds a model of family {family!r}; the importer knows {', '.join(FAMILIES)}.",
                 path=self.path,
             )
-        heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-        return Architecture(
+        layers, vocab_size = fields.count("num_hidden_layers"), fields.count("vocab_size")
+        check_layers("num_hidden_layers", layers, self._files, fields.path)
+        heads, hidden = fields.count("num_attention_heads"), fields.count("hidden_size")
+        if fields.get("tie_word_embeddings") is False and "lm_head.weight" not in self._files:
+            raise ModelFileError(f"{self.path} lacks the tensor lm_head.weight.", path=self.path)
+        architecture = Architecture(
             family=family,
-            layers=int(config["num_hidden_layers"]),
+            layers=layers,
             hidden=hidden,
-            intermediate=int(config["intermediate_size"]),
+            intermediate=fields.count("intermediate_size"),
             heads=heads,
-            kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_dim=int(config.get("head_dim") or hidden // heads),
-            vocab_size=int(config["vocab_size"]),
-            context_length=min(int(config["max_position_embeddings"]), MAX_CONTEXT),
-            norm_eps=float(config["rms_norm_eps"]),
-            rope_theta=float(self._rope().get("rope_theta", 10000.0)),
+            kv_heads=fields.count("num_key_value_heads", heads),
+            head_dim=fields.count("head_dim", hidden // heads),
+            vocab_size=vocab_size,
+            context_length=min(fields.count("max_position_embeddings"), MAX_CONTEXT),
+            norm_eps=fields.number("rms_norm_eps"),
+            rope_theta=self._rope_theta(),
             tied_embeddings="lm_head.weight" not in self._files,
-            bos_id=config.get("bos_token_id"),
-            eos_ids=self._eos_ids(),
+            bos_id=fields.token_id("bos_token_id", vocab_size),
+            eos_ids=self._eos_ids(vocab_size),
         )
+        _refuse_other_arithmetic(fields, self._rope(), architecture)
+        return architecture
 
-    def _rope(self) -> dict[str, Any]:
+    def _rope(self) -> Fields:
         """Rotary settings from where the config keeps them, which moved in transformers 5."""
-        settings = dict(self._config.get("rope_parameters") or self._config.get("rope_scaling") or {})
-        if "rope_theta" in self._config:
-            settings.setdefault("rope_theta", self._config["rope_theta"])
-        return settings
+        place = "rope_parameters" if self._fields.get("rope_parameters") else "rope_scaling"
+        named = {f"{place}.{name}": value for name, value in self._fields.mapping(place).items()}
+        return Fields(named, self._fields.path, f"{place}.")
 
-    def _eos_ids(self) -> tuple[int, ...]:
-        generation = self.path / "generation_config.json"
-        found = _read_json(generation).get("eos_token_id") if generation.is_file() else None
-        found = self._config.get("eos_token_id") if found is None else found
-        return tuple(found) if isinstance(found, list) else () if found is None else (int(found),)
+    def _rope_theta(self) -> float:
+        place = self._fields if self._rope().get("rope_theta") is None else self._rope()
+        return place.number("rope_theta", 10000.0)
+
+    def _eos_ids(self, vocab_size: int) -> tuple[int, ...]:
+        path = self.path / "generation_config.json"
+        if path.is_file():
+            generation = Fields(_read_json(path), path)
+            if generation.get("eos_token_id") is not None:
+                return generation.token_ids("eos_token_id", vocab_size)
+        return self._fields.token_ids("eos_token_id", vocab_size)
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
@@ -96,22 +111,22 @@ class HuggingFaceFolder:
         return None
 
     def rope_divisors(self) -> Floats | None:
-        """Factors that divide the rotary frequencies, shape (head_dim / 2).
+        """Factors that divide the rotary frequencies, shape (head_dim / 2)."""
+        return self._divisors
 
-        The rules are those of ``modeling_rope_utils.py`` in transformers.
-        """
-        rope = self._rope()
-        kind = rope.get("rope_type", rope.get("type", "default"))
+    def _rope_divisors(self) -> Floats | None:
+        """By the rules of ``modeling_rope_utils.py`` in transformers."""
+        rope, arch = self._rope(), self.architecture
+        kind = rope.get("rope_type") or rope.get("type") or "default"
         if kind == "default":
             return None
-        arch = self.architecture
         inverse = arch.rope_theta ** (-np.arange(0, arch.head_dim, 2) / arch.head_dim)
         if kind == "linear":
-            return np.full(len(inverse), rope["factor"], np.float32)
+            return np.full(len(inverse), rope.number("factor"), np.float32)
         if kind == "llama3":
             return _llama3_divisors(inverse, rope)
         raise UnsupportedModelError(
-            f"{self.path} uses rope scaling {kind!r}, which the importer does not do."
+            f"{self.path} uses rope scaling {kind!r}, which the importer does not do.", path=self.path
         )
 
     def write_tokenizer(self, folder: Path) -> None:
@@ -123,10 +138,32 @@ class HuggingFaceFolder:
                 shutil.copyfile(self.path / name, folder / name)
 
 
-def _llama3_divisors(inverse: np.ndarray[Any, Any], rope: dict[str, Any]) -> Floats:
+def _refuse_other_arithmetic(fields: Fields, rope: Fields, architecture: Architecture) -> None:
+    """Raise UnsupportedModelError for a field with which another model would be computed."""
+    fields.allow_only("hidden_act", "silu", "swish")
+    fields.allow_only("mlp_bias", False)
+    for place in (fields, rope):
+        place.allow_only("partial_rotary_factor", 1.0)
+    if fields.get("quantization_config"):
+        raise fields.unsupported("quantization_config")
+    window = fields.get("sliding_window")
+    is_used = fields.get("use_sliding_window")
+    if is_used is None:  # the default of Qwen's configurations; others have no such switch
+        is_used = architecture.family == "llama"
+    reaches_all = isinstance(window, int) and window >= architecture.context_length
+    if is_used and window and not reaches_all:
+        raise fields.unsupported("sliding_window")
+    kinds = fields.get("layer_types")
+    if isinstance(kinds, list) and not reaches_all and set(map(str, kinds)) != {"full_attention"}:
+        raise fields.unsupported("layer_types")
+
+
+def _llama3_divisors(inverse: np.ndarray[Any, Any], rope: Fields) -> Floats:
     """Long wavelengths are stretched by the factor, short ones stay, in between it is blended."""
-    original, factor = rope["original_max_position_embeddings"], rope["factor"]
-    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    original, factor = rope.number("original_max_position_embeddings"), rope.number("factor")
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    if high <= low:
+        raise rope.damaged("high_freq_factor", f"above low_freq_factor, {low}")
     turns = original * inverse / (2 * math.pi)  # wavelengths that fit into the original context
     blend = np.clip((turns - low) / (high - low), 0, 1)
     divisors: Floats = (1 / ((1 - blend) / factor + blend)).astype(np.float32)
@@ -135,15 +172,19 @@ def _llama3_divisors(inverse: np.ndarray[Any, Any], rope: dict[str, Any]) -> Flo
 
 def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        return [folder / name for name in sorted(set(_read_json(index).get("weight_map", {}).values()))]
-    return [folder / "model.safetensors"]
+    if not index.is_file():
+        return [folder / "model.safetensors"]
+    fields = Fields(_read_json(index), index)
+    names = fields.mapping("weight_map").values()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise fields.damaged("weight_map", "an object of file names")
+    return [folder / name for name in sorted(set(names))]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelFileError(f"{path} cannot be read: {error}", path=path) from error
     if not isinstance(value, dict):
         raise ModelFileError(f"{path} holds no JSON object.", path=path)

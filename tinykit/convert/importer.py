@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -12,7 +13,8 @@ from tinykit.convert.checkpoint import BLOCK, Checkpoint
 from tinykit.convert.decoder import DecoderDtype, write_decoder
 from tinykit.convert.gguf import GgufFile
 from tinykit.convert.huggingface import HuggingFaceFolder
-from tinykit.errors import OptionError
+from tinykit.errors import ModelFileError, OptionError
+from tinykit.tokenizer import Tokenizer
 
 # Raise when the written files change; folders made by another version are not used.
 IMPORT_VERSION: Final = 1
@@ -48,16 +50,21 @@ def resolve_dtype(source: Source, dtype: str) -> DecoderDtype:
     Raises:
         OptionError: a precision that these weights cannot be imported to.
     """
+    return choose_dtype(dtype, source.tensor_types(), source.path.name)
+
+
+def choose_dtype(dtype: str, tensor_types: Collection[str], name: str) -> DecoderDtype:
+    """The same from the number formats of the matrices; `name` is what to call the weights in the error."""
     possible: tuple[DecoderDtype, ...] = ("q8", "fp32")
-    if "Q4_0" in source.tensor_types():
+    if "Q4_0" in tensor_types:
         possible = ("q4", "q8", "fp32")
     if dtype == "auto":
         return possible[0]
-    for name in possible:
-        if dtype == name:
-            return name
+    for one in possible:
+        if dtype == one:
+            return one
     raise OptionError(
-        f"{source.path.name} can be imported as {', '.join(possible)}, not as {dtype!r}.",
+        f"{name} can be imported as {', '.join(possible)}, not as {dtype!r}.",
         hint="Rounding to 4 bits once more ruins small models, so q4 is offered for Q4_0 files only."
         if dtype == "q4"
         else None,
@@ -89,12 +96,36 @@ def import_model(
 
     `adapter` is merged into the float weights before they are rounded. `advance` is called with 1 after
     each layer.
+
+    Raises:
+        ModelFileError: weights, tokenizer or adapter are damaged or do not fit together.
     """
     checkpoint = source if adapter is None else AdaptedCheckpoint(source, adapter)
-    source.write_tokenizer(folder)
+    _write_tokenizer(source, folder)
     config = json.dumps(checkpoint.architecture.config(), indent=1)
     (folder / "config.json").write_text(config, encoding="utf-8")
     graph = folder / "onnx" / GRAPH_NAMES[dtype]
     graph.parent.mkdir(exist_ok=True)
     write_decoder(checkpoint, graph, dtype=dtype, advance=advance)
     return graph
+
+
+def _write_tokenizer(source: Source, folder: Path) -> None:
+    """Refuse a tokenizer that cannot be opened or that has more tokens than the embedding has rows."""
+    rows = source.architecture.vocab_size
+    try:
+        source.write_tokenizer(folder)
+        tokenizer = Tokenizer.from_folder(folder)
+        tokenizer.check()
+    except ModelFileError as error:
+        reason = str(error).replace(f"{folder}{os.sep}", "")  # the folder is gone when the user reads this
+        raise type(error)(
+            f"The tokenizer of {source.path} cannot be used: {reason}", hint=error.hint, path=source.path
+        ) from error
+    if tokenizer.highest_id >= rows:
+        raise ModelFileError(
+            f"{source.path}: its vocabulary has the token id {tokenizer.highest_id}, but its embedding has "
+            f"{rows:,} rows.",
+            hint="The tokenizer belongs to another model, or tokens were added without their weights.",
+            path=source.path,
+        )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tinykit.convert.fields import Fields
 from tinykit.errors import ModelFileError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -38,18 +39,21 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
     kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "gpt-2")
-    if kind != "gpt2" or pre not in _SPLITS:
+    if kind != "gpt2" or not isinstance(pre, str) or pre not in _SPLITS:
         what = f"vocabulary {kind!r}" if kind != "gpt2" else f"pre-tokenizer {pre!r}"
         raise UnsupportedModelError(
             f"The GGUF file has the {what}; the importer knows byte-level BPE with {', '.join(_SPLITS)}."
         )
-    tokens, types = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
-    merges = metadata.get("tokenizer.ggml.merges")
-    if not tokens or not types or merges is None or len(tokens) != len(types):
-        raise ModelFileError("The GGUF file's vocabulary is incomplete: tokens, token types or merges.")
+    tokens = _listed(metadata, "tokens", str)
+    types, merges = _listed(metadata, "token_type", int), _listed(metadata, "merges", str)
+    if not tokens or len(tokens) != len(types):
+        raise ModelFileError(
+            f"The GGUF file's vocabulary is incomplete: {len(tokens)} in tokenizer.ggml.tokens, "
+            f"{len(types)} in tokenizer.ggml.token_type."
+        )
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
     try:
+        pairs = [tuple(merge.split(" ", 1)) for merge in merges]
         model = models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre == "llama-bpe")
     except Exception as error:
         raise ModelFileError(f"The GGUF file's merges do not fit its tokens: {error}") from error
@@ -66,13 +70,30 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
-    """Write ``tokenizer.json`` and ``tokenizer_config.json`` (with the chat template) into `folder`."""
+def _listed(metadata: Mapping[str, Any], name: str, kind: type) -> list[Any]:
+    value = metadata.get(f"tokenizer.ggml.{name}")
+    if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
+        raise ModelFileError(f"The GGUF file's vocabulary is incomplete: tokenizer.ggml.{name}.")
+    return value
+
+
+def write_tokenizer(metadata: Mapping[str, Any], folder: Path, *, path: Path | None = None) -> None:
+    """Write ``tokenizer.json`` and ``tokenizer_config.json`` (with the chat template) into `folder`.
+
+    Args:
+        metadata: The GGUF file's fields.
+        folder: Where to write.
+        path: The GGUF file, to name it in errors.
+
+    Raises:
+        ModelFileError: as `build_tokenizer`, or a special token's id that is not in the vocabulary.
+    """
     build_tokenizer(metadata).save(str(folder / "tokenizer.json"), pretty=False)
     tokens = metadata["tokenizer.ggml.tokens"]
+    fields = Fields(metadata, path or folder, "tokenizer.ggml.")
 
     def text_of(kind: str) -> str | None:
-        index = metadata.get(f"tokenizer.ggml.{kind}_token_id")
+        index = fields.token_id(f"{kind}_token_id", len(tokens))
         return None if index is None else tokens[index]
 
     config = {
@@ -81,7 +102,6 @@ def write_tokenizer(metadata: Mapping[str, Any], folder: Path) -> None:
         "eos_token": text_of("eos"),
         "pad_token": text_of("padding"),
         "unk_token": text_of("unknown"),
-        "add_bos_token": bool(metadata.get("tokenizer.ggml.add_bos_token", False)),
         "clean_up_tokenization_spaces": False,
         "chat_template": metadata.get("tokenizer.chat_template"),
     }

@@ -49,7 +49,7 @@ class PrefixCache:
             raise ValueError(f"a state of {state.length} tokens was given with {len(token_ids)} token ids")
         ids = tuple(token_ids)
         self._kept = [kept for kept in self._kept if kept.token_ids != ids]
-        if ids:
+        if ids and state.size_bytes <= self._budget_bytes:  # a larger one would drive out all others
             self._kept.append(_Kept(ids, state))
         while self._kept and self.size_bytes > self._budget_bytes:
             del self._kept[0]

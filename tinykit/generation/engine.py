@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
 from tinykit.backends.base import Backend, Logits, State
-from tinykit.errors import PromptTooLongError
+from tinykit.errors import BackendError, PromptTooLongError
 from tinykit.generation.cache import PrefixCache
 from tinykit.generation.request import Chunk, Completion, FinishReason, Request, Timings, Usage
 from tinykit.generation.stopping import StopStrings
@@ -31,6 +32,7 @@ class Engine:
         self.eos_ids = frozenset(eos_ids)
         self.cache = PrefixCache(backend, cache_bytes)
         self._lock = threading.Lock()
+        self._owner: int | None = None  # the thread whose request is running
 
     def generate(self, request: Request) -> Completion:
         """Run `request` to its end.
@@ -50,9 +52,28 @@ class Engine:
 
     def close(self) -> None:
         """Release the model."""
-        with self._lock:
+        with self.turn():
             self.cache.clear()
             self.backend.close()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait until no other thread uses the model, and hold it.
+
+        Raises:
+            BackendError: this thread has an open stream of the same model, so waiting would never end.
+        """
+        if self._owner == threading.get_ident():
+            raise BackendError(
+                "A stream of this model is still open in this thread.",
+                hint="Read it to its end or close it before the next call.",
+            )
+        with self._lock:
+            self._owner = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._owner = None
 
     def check(self, request: Request) -> None:
         """Raise PromptTooLongError if the prompt leaves no room for a single new token."""
@@ -82,12 +103,13 @@ class _Run:
         self._generated: list[int] = []
         self._finish: FinishReason = "cancelled"
         self._reused = 0
-        self._started = self._first_at = self._ended = self._prefilled_at = time.perf_counter()
+        self._called = self._started = self._prefilled_at = self._first_at = self._ended = time.perf_counter()
 
     def __iter__(self) -> Iterator[Chunk]:
-        self._started = time.perf_counter()
+        self._called = time.perf_counter()
         engine, prompt = self._engine, self._request.prompt_ids
-        with engine._lock:
+        with engine.turn():
+            self._started = time.perf_counter()
             state = engine.cache.take(prompt)
             self._reused = state.length
             try:
@@ -155,9 +177,10 @@ class _Run:
             finish_reason=self._finish,
             usage=Usage(len(self._request.prompt_ids), len(self._generated), self._reused),
             timings=Timings(
+                queue_s=self._started - self._called,
                 prefill_s=self._prefilled_at - self._started,
-                ttft_s=self._first_at - self._started,
+                ttft_s=self._first_at - self._called,
                 decode_s=self._ended - self._first_at,
-                total_s=self._ended - self._started,
+                total_s=self._ended - self._called,
             ),
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import numbers
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ def checked_max_tokens(value: object) -> int:
     Raises:
         OptionError: not a whole number, or below 1.
     """
-    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    number = _number(value)
     if not (number >= 1) or (number != math.inf and number != int(number)):
         raise OptionError(
             f"max_tokens must be a whole number from 1 to {_MAX_TOKENS_LIMIT}, not {value!r}.",
@@ -30,13 +31,22 @@ def checked_max_tokens(value: object) -> int:
     return int(min(number, _MAX_TOKENS_LIMIT))
 
 
+def _number(value: object) -> float:
+    """The number as Python's own, NaN if it is none."""
+    if isinstance(value, bool):
+        return math.nan
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else math.nan
+
+
 def checked_stop(stop: str | Sequence[str]) -> tuple[str, ...]:
     """Stop strings as a tuple; one string counts as one.
 
     Raises:
         OptionError: not text, or an empty string, which would stop at once.
     """
-    strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    strings = (stop,) if isinstance(stop, str) or not isinstance(stop, Iterable) else tuple(stop)
     if not all(isinstance(text, str) and text for text in strings):
         raise OptionError(f"stop must be texts that are not empty, not {stop!r}.", name="stop", value=stop)
     return strings
@@ -83,8 +93,13 @@ class Usage:
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds of one generation; `ttft_s` is the time to the first token, counted from the call."""
+    """Seconds of one generation.
 
+    `queue_s` is the wait for other requests of the same model; `ttft_s`, the time to the first token, and
+    `total_s` are counted from the call.
+    """
+
+    queue_s: float
     prefill_s: float
     ttft_s: float
     decode_s: float

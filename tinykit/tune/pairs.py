@@ -6,9 +6,8 @@ import csv
 import io
 import json
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,28 +53,15 @@ def read_pairs(cases: Any) -> list[Pair]:
     """Pairs from a list, a DataFrame or a file; only their form is checked.
 
     Args:
-        cases: ``(message, title)`` or ``{"message", "title"}`` or chats of an export in a list; a DataFrame
-            of pandas or polars with the columns `message` and `title`; the path of a JSONL, CSV or JSON
-            file with the same. The title None (null; an empty cell) says that no title is right. Of a chat
-            the first user message counts; chats without a title of their own are left out.
+        cases: ``(message, title)``, ``{"message", "title"}``, `Pair`s or chats of an export in a list; a
+            DataFrame of pandas or polars with the columns `message` and `title`; the path of a JSONL, CSV
+            or JSON file with the same. The title None (null; an empty cell) says that no title is right.
+            Of a chat the first user message counts; chats without a title of their own are left out.
 
     Raises:
         OptionError: something in it is no pair; the message names the row.
     """
-    if isinstance(cases, str | Path):
-        rows: Iterable[Any] = _rows_of_file(Path(cases).expanduser())
-    elif hasattr(cases, "columns"):
-        rows = _rows_of_frame(cases)
-    elif isinstance(cases, Iterable) and not isinstance(cases, Mapping | bytes):
-        rows = cases
-    else:
-        raise OptionError(
-            f"Cases must be a list of (message, title), a DataFrame or a path, not {type(cases).__name__}.",
-            name="cases",
-            value=cases,
-        )
-    found = (_pair(row, number) for number, row in enumerate(rows, start=1))
-    return [pair for pair in found if pair is not None]
+    return [pair for pair in _pairs(_rows(cases)) if pair is not None]
 
 
 def checked_pairs(cases: Any, recipe: Recipe) -> PairSet:
@@ -85,20 +71,13 @@ def checked_pairs(cases: Any, recipe: Recipe) -> PairSet:
         OptionError: rows that are no pair, empty messages, titles that the recipe would reject, or fewer
             than 20 pairs.
     """
-    given = list(cases) if isinstance(cases, Iterator) else cases
-    pairs = read_pairs(given)
-    _refuse("have no message", [pair for pair in pairs if not pair.message.strip()])
-    hint = (
-        f"The recipe {recipe.name!r} takes up to {recipe.max_words} words and {recipe.max_chars} characters."
-    )
-    _refuse("have a title that is too long", [p for p in pairs if p.title and _is_too_long(p, recipe)], hint)
-    hint = "Where no title is right, the title must be None (null in JSON, an empty cell in CSV)."
-    _refuse("have a title that says nothing", [pair for pair in pairs if _is_hollow(pair, recipe)], hint)
-    if recipe.no_task_answer is None:
-        hint = "Give the recipe a no_task_answer, or leave these rows out."
-        _refuse("want no title, which the recipe cannot say", [p for p in pairs if p.title is None], hint)
-    unique = {" ".join(pair.message.casefold().split()): pair for pair in reversed(pairs)}
-    kept = tuple(reversed(unique.values()))
+    found = _pairs(_rows(cases))
+    pairs = [pair for pair in found if pair is not None]
+    _check(pairs, recipe)
+    unique: dict[str, Pair] = {}
+    for pair in pairs:
+        unique.setdefault(" ".join(pair.message.casefold().split()), pair)
+    kept = tuple(unique.values())
     if len(kept) < MIN_PAIRS:
         raise OptionError(
             f"{len(kept)} different pairs are too few to train on; at least {MIN_PAIRS} are needed.",
@@ -106,10 +85,29 @@ def checked_pairs(cases: Any, recipe: Recipe) -> PairSet:
             name="cases",
             value=len(kept),
         )
-    left_out = Counter({"duplicates": len(pairs) - len(kept)})
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        left_out["chats without a title"] = len(given) - len(pairs)
+    left_out = {"duplicates": len(pairs) - len(kept), "chats without a title": len(found) - len(pairs)}
     return PairSet(kept, {reason: count for reason, count in left_out.items() if count})
+
+
+def _check(pairs: Sequence[Pair], recipe: Recipe) -> None:
+    """Raise for rows that nothing, or nothing good, can be learned from."""
+    _refuse("have no message", [pair for pair in pairs if not pair.message.strip()])
+    _refuse(
+        "have a title that is too long",
+        [pair for pair in pairs if _is_too_long(pair, recipe)],
+        f"The recipe {recipe.name!r} has at most {recipe.max_words} words, {recipe.max_chars} characters.",
+    )
+    _refuse(
+        "have a title that says nothing",
+        [pair for pair in pairs if _is_hollow(pair, recipe)],
+        "Where no title is right, the title must be None (null in JSON, an empty cell in CSV).",
+    )
+    if recipe.no_task_answer is None:
+        _refuse(
+            f"want no title, which the recipe {recipe.name!r} cannot say",
+            [pair for pair in pairs if pair.title is None],
+            "Give the recipe a no_task_answer, or leave these rows out.",
+        )
 
 
 def split(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair], list[Pair]]:
@@ -126,8 +124,28 @@ def split(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair], 
     return [pair for pair in pairs if id(pair) not in rows], kept_out[::2], kept_out[1::2]
 
 
+def _rows(cases: Any) -> Iterable[Any]:
+    if isinstance(cases, str | Path):
+        return _rows_of_file(Path(cases).expanduser())
+    if hasattr(cases, "columns"):
+        return _rows_of_frame(cases)
+    if isinstance(cases, Iterable) and not isinstance(cases, Mapping | bytes):
+        return cases
+    raise OptionError(
+        f"Cases must be a list of (message, title), a DataFrame or a path, not {type(cases).__name__}.",
+        name="cases",
+        value=cases,
+    )
+
+
+def _pairs(rows: Iterable[Any]) -> list[Pair | None]:
+    return [_pair(row, number) for number, row in enumerate(rows, start=1)]
+
+
 def _pair(row: Any, number: int) -> Pair | None:
     """A row as a pair; None for a chat that has nothing to learn from."""
+    if isinstance(row, Pair):
+        return replace(row, row=number)
     if is_chat(row) and "message" not in row:
         found = first_exchange(row)
         return Pair(found[0], " ".join(found[1].split()), row=number) if found else None

@@ -1,8 +1,4 @@
-"""The command ``tinykit``.
-
-Exit codes: 0 done · 1 no title was found · 2 wrong use or input · 3 unknown model or recipe · 4 files cannot
-be had · 5 a model file cannot be used · 6 another failure while running · 130 interrupted.
-"""
+"""The commands of ``tinykit``, and what they print."""
 
 from __future__ import annotations
 
@@ -15,47 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tinykit import __version__
-from tinykit.errors import (
-    ModelFileError,
-    OptionError,
-    PromptTooLongError,
-    SourceError,
-    TinykitError,
-    UnknownModelError,
-    UnknownRecipeError,
-)
+from tinykit import __version__, settings
+from tinykit.devices import choose_device
+from tinykit.errors import OptionError
+from tinykit.tune.command import tune
 
 if TYPE_CHECKING:
-    from tinykit.session import TinySession
     from tinykit.titling import Title
-
-_EXIT_CODES: tuple[tuple[type[TinykitError], int], ...] = (
-    (OptionError, 2),
-    (PromptTooLongError, 2),
-    (UnknownModelError, 3),
-    (UnknownRecipeError, 3),
-    (SourceError, 4),
-    (ModelFileError, 5),
-    (TinykitError, 6),
-)
-_INTERRUPTED = 130
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command and exit with its code."""
-    try:
-        code = cli.main(arguments, prog_name="tinykit", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
-        code = _INTERRUPTED
-    except TinykitError as error:
-        click.echo(f"Error: {error}" + (f"\n{error.hint}" if error.hint else ""), err=True)
-        code = next(number for kind, number in _EXIT_CODES if isinstance(error, kind))
-    sys.exit(code if isinstance(code, int) else 0)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -64,14 +26,30 @@ def cli() -> None:
     """Tiny local language models: title, complete, and see what is on this machine."""
 
 
+cli.add_command(tune)
+
+
+def _check_setting(context: click.Context, option: click.Parameter, value: Any) -> Any:
+    """The option as given; if it or the setting behind it is bad, that is said before anything is fetched."""
+    chosen = settings.get(str(option.name), value)
+    if option.name == "device":
+        choose_device(chosen)
+    return value
+
+
+_offline_option = click.option(
+    "--offline", is_flag=True, default=None, callback=_check_setting, help="Never use the network."
+)
+
+
 def _session_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every command that uses a model."""
     options = (
         click.option("-m", "--model", help="A key from 'tinykit models', or a .gguf file."),
-        click.option("-d", "--device", help="Where to compute."),
+        click.option("-d", "--device", callback=_check_setting, help="Where to compute."),
         click.option("--dtype", help="Precision of the weights."),
-        click.option("--threads", type=click.IntRange(min=1), help="Threads to compute with."),
-        click.option("--offline", is_flag=True, default=None, help="Never use the network."),
+        click.option("--threads", type=int, callback=_check_setting, help="Threads to compute with."),
+        _offline_option,
     )
     for option in reversed(options):
         command = option(command)
@@ -104,27 +82,15 @@ def title(
     found = 0
     with TinySession(recipe=recipe, lazy=True, **options) as session:
         for message in messages:
-            started = time.perf_counter()
-            load_s = _load_for(session, message)
+            started, loaded_s = time.perf_counter(), session.load_s
             result = session.title_result(message)
-            elapsed_s = time.perf_counter() - started - load_s
+            elapsed_s = time.perf_counter() - started - (session.load_s - loaded_s)
             found += result.text is not None
             if as_json:
                 click.echo(json.dumps(_as_dict(result, elapsed_s), ensure_ascii=False))
             else:
                 _show(result, why=why, elapsed_s=elapsed_s if stats else None)
     return 0 if found or file is not None else 1
-
-
-def _load_for(session: TinySession, message: str) -> float:
-    """Load the model if this message needs it and it is not loaded; returns the seconds that took."""
-    from tinykit.titles import has_task
-
-    if session.recipe.method != "model" or not has_task(message):
-        return 0.0
-    started = time.perf_counter()
-    session.load()
-    return time.perf_counter() - started
 
 
 def _message(words: tuple[str, ...]) -> str:
@@ -137,8 +103,8 @@ def _message(words: tuple[str, ...]) -> str:
 
 
 def _lines(file: str) -> Iterator[str]:
-    """The lines of a file that are not blank."""
-    lines = [line for line in _read(file).splitlines() if line.strip()]
+    """The lines of a file that are not blank; only a newline ends one."""
+    lines = [line.rstrip("\r") for line in _read(file).split("\n") if line.strip()]
     if not lines:
         raise OptionError(f"{_named(file)} has no lines to title.", name="file", value=file)
     yield from lines
@@ -146,9 +112,11 @@ def _lines(file: str) -> Iterator[str]:
 
 def _read(file: str) -> str:
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        data = _standard_input() if file == "-" else Path(file).read_bytes()
     except OSError as error:
-        raise OptionError(f"{file} cannot be read: {error.strerror}.", name="file", value=file) from error
+        raise OptionError(
+            f"{_named(file)} cannot be read: {error.strerror or error}.", name="file", value=file
+        ) from error
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -158,6 +126,12 @@ def _read(file: str) -> str:
             name="file",
             value=file,
         ) from error
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise OSError("it is closed")
+    return sys.stdin.buffer.read()
 
 
 def _named(file: str) -> str:
@@ -244,7 +218,7 @@ def models(context: click.Context, as_json: bool) -> None:
 @models.command()
 @click.argument("key")
 @click.option("--dtype", help="Precision of the weights.")
-@click.option("--offline", is_flag=True, default=None, help="Never use the network.")
+@_offline_option
 def download(key: str, dtype: str | None, offline: bool | None) -> None:
     """Fetch and import the model KEY, so that it is there when it is needed."""
     from tinykit.loading import checked_dtype, prepare

@@ -1,0 +1,130 @@
+"""The command in processes of its own, where signals, streams and imports matter."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MESSAGE = "can you fix the flaky login test in CI?"
+TITLE = "Fix the flaky login test in CI"
+
+
+def process(*arguments, code=None, **options):
+    return subprocess.Popen(
+        [sys.executable, *(("-c", code) if code else ("-m", "tinykit")), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(os.environ),
+        **options,
+    )
+
+
+ENDLESS = """
+from tinykit import cli
+from tinykit.backends.onnx import OnnxBackend
+
+forward = OnnxBackend.forward
+
+def endless(self, token_ids, state):
+    logits = forward(self, token_ids, state)
+    logits[[0, 2]] = -100  # no end token ever
+    if state.length == 100:
+        print("running", flush=True)
+    return logits
+
+OnnxBackend.forward = endless
+cli.main(["complete", "-m", "smollm2-135m", "--max-tokens", "1024", "Count from one to one thousand."])
+"""
+
+
+def test_commands_load_nothing_heavy():
+    code = """
+import sys
+import tinykit.cli
+assert "click" not in sys.modules
+sys.modules["torch"] = None
+try:
+    tinykit.cli.main(["tune", "--help"])
+finally:
+    assert not {"numpy", "onnxruntime", "onnx", "tinykit.session"} & set(sys.modules)
+"""
+    child = process(code=code)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, b"")
+    assert b"PAIRS" in out
+
+
+INTERRUPTED_IMPORT = """
+import sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Finder())
+from tinykit.cli import main
+main(["title", "-r", "first-words", "fix the build"])
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "tinykit.settings", "tinykit.session", "numpy"])
+def test_ctrl_c_while_importing_is_clean(module):
+    child = process(code=INTERRUPTED_IMPORT.format(module=module))
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert (out, err.strip()) == (b"", b"Interrupted.")
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize(
+    "arguments", [("title", "-r", "first-words", MESSAGE), ("--help",)], ids=["title", "help"]
+)
+def test_output_that_cannot_be_written(arguments):
+    with FULL.open("w") as full:
+        child = subprocess.run(
+            [sys.executable, "-m", "tinykit", *arguments], stdout=full, stderr=subprocess.PIPE, timeout=60
+        )
+    assert child.returncode == 6
+    assert child.stderr == b"Error: Reading or writing failed: No space left on device\n"
+
+
+def test_text_that_the_terminal_cannot_show():
+    code = """
+import sys
+sys.stdout.reconfigure(encoding="latin-1")
+from tinykit.cli import main
+main(["title", "-r", "first-words", "naïve 名前 bug in the parser"])
+"""
+    child = process(code=code)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, b"")
+    assert out.rstrip() == "Naïve \\u540d\\u524d bug in the parser".encode("latin-1")
+
+
+@pytest.mark.real
+def test_ctrl_c_is_clean(use_real_home):
+    child = process(code=ENDLESS)
+    assert child.stdout.readline() == b"running\n"
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert (out, err.strip()) == (b"", b"Interrupted.")
+
+
+def test_reader_that_leaves_early_is_no_error(monkeypatch):
+    monkeypatch.setenv("TINYKIT_RECIPE", "first-words")
+    child = process("title", "--file", "-", stdin=subprocess.PIPE)
+    child.stdin.write(f"{MESSAGE}\n".encode() * 20_000)
+    child.stdin.close()
+    assert child.stdout.readline().decode() == f"{TITLE}\n"
+    child.stdout.close()
+    assert child.wait(timeout=60) == 141
+    assert child.stderr.read() == b""
+    child.stderr.close()

@@ -1,0 +1,116 @@
+"""The command ``tinykit``.
+
+Exit codes: 0 done · 1 no title was found · 2 wrong use or input · 3 unknown model or recipe · 4 files cannot
+be had · 5 a model file cannot be used · 6 another failure while running · 130 interrupted · 141 the reader of
+the output left.
+
+What costs time to import is imported inside `main`, so that Ctrl-C is clean from the first moment.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import Any
+
+from tinykit.errors import (
+    ModelFileError,
+    OptionError,
+    PromptTooLongError,
+    SourceError,
+    TinykitError,
+    UnknownModelError,
+    UnknownRecipeError,
+)
+
+_EXIT_CODES: tuple[tuple[type[TinykitError], int], ...] = (
+    (OptionError, 2),
+    (PromptTooLongError, 2),
+    (UnknownModelError, 3),
+    (UnknownRecipeError, 3),
+    (SourceError, 4),
+    (ModelFileError, 5),
+    (TinykitError, 6),
+)
+_FAILED = 6
+_INTERRUPTED = 130
+_READER_LEFT = 141  # what a shell reports of a program that SIGPIPE ended
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command and exit with its code."""
+    try:
+        _accept_all_text()
+        code = _run(arguments)
+    except KeyboardInterrupt:
+        code = _failure("Interrupted.", _INTERRUPTED)
+    except TinykitError as error:
+        number = next(number for kind, number in _EXIT_CODES if isinstance(error, kind))
+        code = _failure(f"Error: {error}" + (f"\n{error.hint}" if error.hint else ""), number)
+    except OSError as error:
+        where = error.filename or "Reading or writing failed"
+        code = _failure(f"Error: {where}: {error.strerror or error}", _FAILED)
+    except MemoryError:
+        code = _failure("Error: There is not enough memory.", _FAILED)
+    except Exception:
+        import traceback
+
+        fault = "This is a fault of tinykit. Please report it, with what 'tinykit doctor' says."
+        code = _failure(f"{traceback.format_exc()}{fault}", _FAILED)
+    _flush()
+    sys.exit(code)
+
+
+def __getattr__(name: str) -> Any:
+    """The group of commands as `tinykit.cli.cli`, for what looks into it."""
+    if name != "cli":
+        raise AttributeError(f"module 'tinykit.cli' has no attribute {name!r}")
+    from tinykit.cli.commands import cli
+
+    return cli
+
+
+def _run(arguments: list[str] | None) -> int:
+    import click
+
+    from tinykit.cli.commands import cli
+
+    try:
+        code = cli.main(arguments, prog_name="tinykit", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except SystemExit:  # click's way out when the output's reader has left; its code means "no title"
+        return _READER_LEFT
+    return code if isinstance(code, int) else 0
+
+
+def _accept_all_text() -> None:
+    """Show as an escape what an output's encoding does not have, rather than fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _failure(message: str, code: int) -> int:
+    """Say what went wrong; returns the exit code, also if nobody can be told."""
+    with suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            sys.stderr.write(f"{message}\n")
+            sys.stderr.flush()
+    return code
+
+
+def _flush() -> None:
+    """Leave nothing in the streams that cannot be written: Python would end with its own code for that."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
