@@ -47,17 +47,18 @@ def main() -> None:
     parser.add_argument("--save", type=Path)
     arguments = parser.parse_args()
     cases = datasets.titles()
-    with TinySession(arguments.model, dtype=arguments.dtype, lazy=True) as session:
-        for recipe in arguments.recipes:
+    for recipe in arguments.recipes:
+        model = arguments.model or ("smollm2-135m-titles" if recipe == "titles" else "smollm2-135m")
+        with TinySession(model, recipe=recipe, dtype=arguments.dtype) as session:
             rows, latencies_s = titles_of(session, recipe)
-            print(f"\n{recipe}\n{metrics.score(cases, [row['title'] for row in rows]).table()}")
-            if latencies_s:
-                p50, p95 = statistics.median(latencies_s), statistics.quantiles(latencies_s, n=20)[-1]
-                print(f"latency: p50 {p50:.3f} s, p95 {p95:.3f} s over {len(latencies_s)} calls")
-            if arguments.save:
-                arguments.save.mkdir(parents=True, exist_ok=True)
-                lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-                (arguments.save / f"{recipe}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        print(f"\n{recipe} ({model})\n{metrics.score(cases, [row['title'] for row in rows]).table()}")
+        if latencies_s:
+            p50, p95 = statistics.median(latencies_s), statistics.quantiles(latencies_s, n=20)[-1]
+            print(f"latency: p50 {p50:.3f} s, p95 {p95:.3f} s over {len(latencies_s)} calls")
+        if arguments.save:
+            arguments.save.mkdir(parents=True, exist_ok=True)
+            lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+            (arguments.save / f"{recipe}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
