@@ -12,7 +12,7 @@ LAYERS = [
     {"errors", "optional", "settings", "progress"},
     {
         "casing", "checks", "devices", "download", "extraction", "fillers", "focus", "language", "package_index", "phrases",
-        "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "wordlists", "tokenizer",
+        "model_files", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "wordlists", "tokenizer",
     },
     {"convert", "backends"},
     {"generation"},
