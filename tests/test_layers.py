@@ -18,7 +18,7 @@ LAYERS = [
     {"generation"},
     {"loading"},
     {"session", "titling", "inventory"},
-    {"lab", "tune", "doctor", "cli", "__main__"},
+    {"lab", "tune", "doctor", "cli", "cli_models", "__main__"},
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

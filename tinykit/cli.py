@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tinykit import __version__
+from tinykit.cli_models import models
 from tinykit.errors import (
     ModelFileError,
     OptionError,
@@ -54,14 +55,22 @@ def main(arguments: list[str] | None = None) -> None:
         code = _INTERRUPTED
     except TinykitError as error:
         click.echo(f"Error: {error}" + (f"\n{error.hint}" if error.hint else ""), err=True)
-        code = next(number for kind, number in _EXIT_CODES if isinstance(error, kind))
+        code = exit_code(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def exit_code(error: TinykitError) -> int:
+    """The exit code for an error."""
+    return next(number for kind, number in _EXIT_CODES if isinstance(error, kind))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="tinykit %(version)s")
 def cli() -> None:
     """Tiny local language models: title, complete, and see what is on this machine."""
+
+
+cli.add_command(models)
 
 
 def _session_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -228,32 +237,6 @@ def _max_tokens(text: str) -> int:
     except ValueError:
         number = text
     return checked_max_tokens(number)
-
-
-@cli.group(invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.pass_context
-def models(context: click.Context, as_json: bool) -> None:
-    """Show the models that tinykit knows, and what is on this machine."""
-    if context.invoked_subcommand is None:
-        from tinykit.inventory import model_rows, model_table
-
-        click.echo(json.dumps(model_rows(), indent=1) if as_json else model_table())
-
-
-@models.command()
-@click.argument("key")
-@click.option("--dtype", help="Precision of the weights.")
-@click.option("--offline", is_flag=True, default=None, help="Never use the network.")
-def download(key: str, dtype: str | None, offline: bool | None) -> None:
-    """Fetch and import the model KEY, so that it is there when it is needed."""
-    from tinykit.loading import checked_dtype, prepare
-    from tinykit.progress import Progress
-    from tinykit.registry import get_model
-
-    spec = get_model(key)
-    folder = prepare(spec, checked_dtype(dtype, spec), progress=Progress(), offline=offline)
-    click.echo(f"{spec.key} is ready in {folder}")
 
 
 @cli.command()

@@ -204,8 +204,9 @@ def forget(source: HubSource) -> bool:
 def copies(source: HubSource) -> list[HubCopy]:
     """All complete copies of a repo at this revision that we know of, one for each precision."""
     found: dict[str, HubCopy] = {}
-    for entry in store.entries():
-        if entry.path.parent == _notes_folder(source):
+    folder = _notes_folder(source)
+    for entry in store.entries() if folder.is_dir() else ():
+        if entry.path.parent == folder:
             copy = locate(source, str(entry.info().get("asked")))
             if copy is not None:
                 found[copy.dtype] = copy

