@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 _QUIET_S = 0.5  # shorter work is not worth a line
 _EVENT_INTERVAL_S = 0.1
 _MAX_LINES = 10
+
+_log = logging.getLogger("tinykit")
 
 
 class Display:
@@ -171,21 +174,76 @@ class NotebookLine(Display):
     def update(self, stage: Stage) -> None:
         if stage.elapsed_s >= _QUIET_S and stage.elapsed_s - self._last_s >= _EVENT_INTERVAL_S:
             self._last_s = stage.elapsed_s
-            self._write(stage.state_text())
+            self._write_state(stage)
 
     def finish(self, stage: Stage) -> None:
         if stage.elapsed_s >= _QUIET_S:
-            self._write(stage.summary_text())
+            self._write({"text/plain": stage.summary_text()})
 
     def fail(self, stage: Stage, error: BaseException) -> None:
         if self._handle is not None:
-            self._write(f"{stage.state_text()} (stopped)")
+            self._write({"text/plain": f"{stage.state_text()} (stopped)"})
 
-    def _write(self, text: str) -> None:
+    def _write_state(self, stage: Stage) -> None:
+        self._write({"text/plain": stage.state_text()})
+
+    def _write(self, content: dict[str, Any]) -> None:
         from IPython.display import display
 
-        content = {"text/plain": text}
         if self._handle is None:
             self._handle = display(content, raw=True, display_id=True)
         else:
             self._handle.update(content, raw=True)
+
+
+class NotebookBar(NotebookLine):
+    """A bar of ipywidgets, replaced by the sentence at the end, so that no widget stays in the notebook.
+
+    Where ipywidgets is missing or does not work it is the line of plain text.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._box: Any = None
+        self._has_widgets = True
+
+    def finish(self, stage: Stage) -> None:
+        super().finish(stage)
+        self._close()
+
+    def fail(self, stage: Stage, error: BaseException) -> None:
+        super().fail(stage, error)
+        self._close()
+
+    def _write_state(self, stage: Stage) -> None:
+        if self._has_widgets:
+            try:
+                self._move(stage)
+                return
+            except Exception as exc:
+                self._has_widgets = False
+                _log.info("The progress is shown as text, because ipywidgets does not work: %r", exc)
+        super()._write_state(stage)
+
+    def _move(self, stage: Stage) -> None:
+        if self._box is None:
+            import ipywidgets
+
+            bar = ipywidgets.FloatProgress(value=0.0, min=0.0, max=1.0)
+            self._box = ipywidgets.HBox([bar, ipywidgets.Label()])
+            self._set(stage)
+            self._write({**self._box._repr_mimebundle_(), "text/plain": stage.state_text()})
+        else:
+            self._set(stage)
+
+    def _set(self, stage: Stage) -> None:
+        bar, label = self._box.children
+        bar.value = 1.0 if stage.percent is None else stage.percent / 100
+        label.value = stage.state_text()
+
+    def _close(self) -> None:
+        if self._box is not None:
+            for widget in (*self._box.children, self._box):
+                for part in (getattr(widget, "layout", None), getattr(widget, "style", None), widget):
+                    if part is not None:
+                        part.close()  # what stays open is saved with the notebook

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from tinykit import settings
-from tinykit.displays import Bar, Display, Events, Lines, NotebookLine
+from tinykit.displays import Bar, Display, Events, Lines, NotebookBar
 from tinykit.events import ProgressEvent, subscribe, tell
 
 __all__ = ["FileCounter", "Progress", "ProgressEvent", "Stage", "size_text", "subscribe"]
@@ -201,7 +201,7 @@ class Progress:
         if mode == "plain":
             return Lines()
         if _is_notebook():
-            return NotebookLine()
+            return NotebookBar()
         return Bar() if sys.stderr is not None and sys.stderr.isatty() else Lines()
 
 
