@@ -13,6 +13,8 @@ from typing import Any
 
 from tinykit import __version__, settings, store
 from tinykit.devices import default_threads
+from tinykit.hub_cache import cache_folder
+from tinykit.hub_listing import shown_endpoint
 from tinykit.inventory import text_table
 from tinykit.progress import size_text
 
@@ -23,6 +25,7 @@ _PACKAGES = (
     "onnx",
     "gguf",
     "unearth",
+    "huggingface_hub",
     "ipykernel",
     "ipywidgets",
     "mlx-lm",
@@ -67,6 +70,8 @@ def doctor() -> Report:
     facts["home_bytes"] = sum(entry.size_bytes for entry in store.entries())
     facts["disk_free_bytes"] = shutil.disk_usage(_existing(home)).free
     facts["config"] = str(settings.config_path())
+    facts["hub"] = shown_endpoint()
+    facts["hub_cache"] = str(cache_folder())
     facts["offline"] = settings.get("offline")
     facts["environment"] = sorted(name for name in os.environ if name.startswith("TINYKIT_"))
     return Report(facts)

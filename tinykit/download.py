@@ -163,7 +163,9 @@ def _try_once(client: httpx2.Client, wanted: Wanted, part: Path, stage: Counter)
         headers = {**wanted.headers, "Accept-Encoding": "identity"}
         headers |= {"Range": f"bytes={offset}-"} if offset else {}
         timeout = client.timeout if wanted.timeout_s is None else wanted.timeout_s
-        with client.stream("GET", wanted.url, headers=headers, timeout=timeout) as response:
+        with client.stream(
+            "GET", wanted.url, headers=headers, timeout=timeout, follow_redirects=True
+        ) as response:
             _check_status(response, wanted)
             if offset and response.status_code != 206:
                 digest, offset = wanted.new_digest(), 0  # the server sends the whole file

@@ -103,8 +103,8 @@ def add_to_snapshot(repo: str, commit: str, name: str, checksum: str) -> Path:
         if os.environ.get("HF_HUB_DISABLE_SYMLINKS", "").upper() in _FLAGS:
             raise OSError
         fresh.symlink_to(os.path.relpath(blob, path.parent))
-    except OSError:  # no links here, such as on Windows without developer mode
-        shutil.copyfile(blob, fresh)
+    except OSError:  # no symbolic links here, such as on Windows without developer mode
+        _link_or_copy(blob, fresh)
     fresh.replace(path)
     return path
 
@@ -116,6 +116,13 @@ def note_commit(repo: str, revision: str | None, commit: str) -> None:
     if not _COMMIT.fullmatch(revision) and ".." not in PurePosixPath(revision).parts:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(commit, encoding="ascii")
+
+
+def _link_or_copy(blob: Path, path: Path) -> None:
+    try:
+        path.hardlink_to(blob)
+    except OSError:
+        shutil.copyfile(blob, path)
 
 
 def _expanded(path: str) -> Path:

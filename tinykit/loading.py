@@ -105,7 +105,7 @@ def load(
     started = time.perf_counter()
     backend, eos_ids = _open(folder, threads=settings.get("threads", threads))
     engine = Engine(backend, Tokenizer.from_folder(folder), eos_ids, cache_bytes=settings.get("cache_bytes"))
-    progress.ready(spec.key)
+    progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
     return Loaded(spec, engine, folder, time.perf_counter() - started)
 
 

@@ -111,6 +111,20 @@ class ModelSpec:
     description: str = ""
     good_for: str = ""
 
+    @property
+    def origin(self) -> str:
+        """Where it comes from first, in short: a repo, a package and version, or a path."""
+        for source in self.sources:
+            if isinstance(source, WheelSource):
+                return f"{source.package}@{source.version}"
+            return source.name if isinstance(source, HubSource) else str(source.path)
+        return self.key
+
+    @property
+    def hub_task(self) -> str:
+        """What it does, in the hub's words."""
+        return "text-classification" if self.task == "judge" else "text-generation"
+
     def sources_for(self, backend: BackendName) -> tuple[Source, ...]:
         """The sources that this backend can read; a hub repo is for one backend only."""
         return tuple(s for s in self.sources if not isinstance(s, HubSource) or s.backend == backend)
