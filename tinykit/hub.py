@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -288,7 +289,13 @@ def _download(source: HubSource, commit: str, file: RemoteFile, stage: Stage) ->
             download(get_session(), wanted, part, counter)
         except AccessError as exc:
             raise access_error(source, exc.status) from exc
+        _sync(part)  # a machine that loses power must not find a whole file of zeros
         part.replace(hub_cache.blob_path(source.repo, file.checksum))
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 @contextmanager
