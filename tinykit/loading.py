@@ -58,6 +58,21 @@ def build_entry(spec: ModelSpec, dtype: str) -> store.Entry:
     return store.entry("models", spec.key, f"{_fingerprint(spec)[:12]}-{dtype}-v{IMPORT_VERSION}")
 
 
+def on_this_machine(
+    spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | None = None
+) -> ModelSpec:
+    """The same model with a folder as its source, fetched now, if it comes from the hub.
+
+    Raises:
+        SourceError: the files cannot be had (one of its kinds says why).
+        UnsupportedModelError: the repo has nothing to run, or the model is known to fail.
+    """
+    if not isinstance(spec.sources[0], HubSource):
+        return spec
+    folder = sources.fetch(spec, dtype, progress=progress, offline=offline)
+    return replace(spec, sources=(FileSource(folder),))
+
+
 def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | None = None) -> Path:
     """The folder of the imported model, made now if it is not there.
 
@@ -65,9 +80,7 @@ def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | 
         SourceError: the file cannot be had (one of its kinds says why).
         ModelFileError: it cannot be read or imported.
     """
-    if isinstance(spec.sources[0], HubSource):
-        fetched = sources.fetch(spec, dtype, progress=progress, offline=offline)
-        spec = replace(spec, sources=(FileSource(fetched),))
+    spec = on_this_machine(spec, dtype, progress=progress, offline=offline)
     entry = build_entry(spec, dtype)
     if entry.is_complete():
         return entry.path
