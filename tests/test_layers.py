@@ -11,12 +11,12 @@ ROOT = Path(tinykit.__file__).parent
 LAYERS = [
     {"errors", "optional", "settings", "progress"},
     {
-        "casing", "checks", "devices", "download", "extraction", "fillers", "focus", "language", "package_index", "phrases",
+        "casing", "checks", "devices", "download", "extraction", "fillers", "focus", "language", "marks", "model_config", "model_files", "package_index", "phrases",
         "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "wordlists", "tokenizer",
     },
     {"convert", "backends"},
     {"generation"},
-    {"loading"},
+    {"folders", "loading"},
     {"session", "titling", "inventory"},
     {"lab", "tune", "doctor", "cli", "__main__"},
 ]  # fmt: skip

@@ -95,7 +95,7 @@ def register_model(spec: ModelSpec) -> None:
 
 
 def get_model(name: str | Path) -> ModelSpec:
-    """The model with this key, or one for this GGUF file or folder of safetensors.
+    """The model with this key, or one for this GGUF file or model folder.
 
     Raises:
         UnknownModelError: Neither a key nor a path; `.nearest` holds keys that look alike.
@@ -105,7 +105,7 @@ def get_model(name: str | Path) -> ModelSpec:
     path = Path(name)
     with suppress(RuntimeError):  # "~name" without such a user
         path = path.expanduser()
-    if path.suffix.lower() == ".gguf" or (path / "config.json").is_file():
+    if path.suffix.lower() == ".gguf" or _is_model_folder(path):
         return _spec_for_path(path)
     nearest = difflib.get_close_matches(str(name).lower(), MODELS, n=3, cutoff=0.5)
     known = f"Did you mean {' or '.join(nearest)}? " if nearest else ""
@@ -117,8 +117,12 @@ def get_model(name: str | Path) -> ModelSpec:
     )
 
 
+def _is_model_folder(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("config.json", "genai_config.json"))
+
+
 def _spec_for_path(path: Path) -> ModelSpec:
-    if not path.is_file() and not (path / "config.json").is_file():
+    if not path.is_file() and not _is_model_folder(path):
         raise UnknownModelError(
             f"There is no file {str(path)!r}",
             hint="Give the path of an existing .gguf file, or a key from: tinykit models",

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Role = Literal["system", "user", "assistant"]
 _ROLES = ("system", "user", "assistant")
+# A turn of a chat ends with one of these, also where the configuration names the end of a document only.
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "<|end_of_text|>")
 
 
 class Message(NamedTuple):
@@ -91,10 +93,11 @@ class Tokenizer:
             raise ModelFileError(f"{path} is not a readable tokenizer: {error}", path=path) from error
         config_path, template_path = folder / "tokenizer_config.json", folder / "chat_template.jinja"
         config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
-        template = config.get("chat_template")
         if template_path.is_file():
-            template = template_path.read_text(encoding="utf-8")
-        return cls(raw, config, template if isinstance(template, str) else None)
+            return cls(raw, config, template_path.read_text(encoding="utf-8"))
+        older_path = folder / "chat_template.json"
+        older = json.loads(older_path.read_text(encoding="utf-8")) if older_path.is_file() else {}
+        return cls(raw, config, _template_text(older.get("chat_template", config.get("chat_template"))))
 
     @property
     def vocab_size(self) -> int:
@@ -104,6 +107,11 @@ class Tokenizer:
     def special_id(self, token: str) -> int | None:
         """The id of a control token, or None if there is none of that name."""
         return self._special_ids.get(token)
+
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that end a document or a turn of a chat, as far as the vocabulary tells."""
+        names = (_token_text(self._config.get("eos_token")), *_TURN_ENDS)
+        return tuple(dict.fromkeys(self._special_ids[name] for name in names if name in self._special_ids))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; nothing is added, and control tokens in it stay text."""
@@ -163,6 +171,14 @@ class Tokenizer:
     @cached_property
     def _template(self) -> Template:
         return compile_template(self._chat_template)
+
+
+def _template_text(template: object) -> str | None:
+    """Some models have several templates by name, one of them for chats without tools."""
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
 
 
 def _token_text(token: object) -> str:
