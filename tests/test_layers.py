@@ -72,6 +72,7 @@ def test_backends_do_not_know_each_other():
             path.stem,
             "base",
             "signature",
+            "onnx_state",
             "__init__",
         }
         assert not {name.split(".")[-1] for name in imports(path) if ".backends." in name} & others

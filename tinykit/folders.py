@@ -126,7 +126,9 @@ def _open(
     config = read_config(files)
     if "tokenizer.json" not in files:
         raise ModelFileError(
-            f"{folder} has no tokenizer.json.", hint="Fetch the model again, or copy the file there.", path=folder
+            f"{folder} has no tokenizer.json.",
+            hint="Fetch the model again, or copy the file there.",
+            path=folder,
         )
     tokenizer = Tokenizer.from_folder(files["tokenizer.json"].parent)
     prepared = _prepare(folder, choice, config, key, progress)
@@ -142,9 +144,7 @@ def _hints(config: ModelConfig, windows: Mapping[str, int]) -> StateHints:
     return StateHints(config.sizes, {**windows, **config.windows()}, config.presents())
 
 
-def _load(
-    prepared: _Prepared, choice: FileChoice, config: ModelConfig, threads: int | None
-) -> OnnxBackend:
+def _load(prepared: _Prepared, choice: FileChoice, config: ModelConfig, threads: int | None) -> OnnxBackend:
     from tinykit.backends.onnx import OnnxBackend
 
     lengths = [n for n in (config.context_length, prepared.rotary_rows) if n]
@@ -239,7 +239,7 @@ def _same_answers(original: _Prepared, changed: _Prepared, choice: FileChoice, c
     except TinykitError:
         return False
     norms = float((before @ before) * (after @ after)) ** 0.5
-    return norms > 0 and float(before @ after) / norms >= _MIN_SIMILARITY
+    return bool(norms > 0 and float(before @ after) / norms >= _MIN_SIMILARITY)
 
 
 def _probe(prepared: _Prepared, choice: FileChoice, config: ModelConfig) -> Any:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "smollm2-135m-titles"
 DTYPES = (
-    "auto", "fp32", "fp16", "q8", "int8", "uint8", "q4", "q4f32", "bnb4", "q4f16", "q2", "q2f16", "q1", "q1f16",
+    "auto", "fp32", "fp16", "q8", "int8", "uint8", "q4", "q4f32", "bnb4", "q4f16",
+    "q2", "q2f16", "q1", "q1f16",
 )  # fmt: skip
 
 
@@ -129,9 +130,7 @@ def _load_graphs(
 ) -> Loaded:
     started = time.perf_counter()
     opened = open_folder(folder, dtype, key=spec.key, threads=threads, progress=progress)
-    engine = Engine(
-        opened.backend, opened.tokenizer, opened.eos_ids, cache_bytes=settings.get("cache_bytes")
-    )
+    engine = Engine(opened.backend, opened.tokenizer, opened.eos_ids, cache_bytes=settings.get("cache_bytes"))
     progress.ready(spec.key)
     return Loaded(spec, engine, folder, time.perf_counter() - started, opened.skipped)
 

@@ -1,4 +1,4 @@
-"""What a model folder's configuration files say: family, context, end tokens, states that the graph leaves open."""
+"""What a model's configuration files say: family, context, end tokens, sizes that the graph leaves open."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ def read_config(files: Mapping[str, Path]) -> ModelConfig:
     Raises:
         ModelFileError: a file is not JSON, or a field has the wrong type.
     """
-    config, generation, genai = (
-        read_json(files[name]) if name in files else {} for name in CONFIG_FILES[:3]
-    )
+    config, generation, genai = (read_json(files[name]) if name in files else {} for name in CONFIG_FILES[:3])
     try:
         return _merged(config.get("text_config", config), generation, genai.get("model", {}))
     except (TypeError, ValueError, AttributeError, KeyError) as error:
@@ -87,7 +85,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _merged(config: Mapping[str, Any], generation: Mapping[str, Any], genai: Mapping[str, Any]) -> ModelConfig:
+def _merged(
+    config: Mapping[str, Any], generation: Mapping[str, Any], genai: Mapping[str, Any]
+) -> ModelConfig:
     decoder = genai.get("decoder", {})
     contexts = [genai.get("context_length"), config.get("max_position_embeddings"), config.get("n_positions")]
     ends = [generation.get("eos_token_id"), genai.get("eos_token_id"), config.get("eos_token_id")]

@@ -170,7 +170,7 @@ def _choice(names: Sequence[str], dtype: str, graph: str) -> FileChoice:
 def _extra(names: Sequence[str], folder: str) -> tuple[str, ...]:
     """Configuration and tokenizer: those beside the graph, else those at the root."""
     present = set(names)
-    wanted = (*_CONFIGS, *_TOKENIZER)
+    wanted: tuple[str, ...] = (*_CONFIGS, *_TOKENIZER)
     if not {f"{folder}tokenizer.json", "tokenizer.json"} & present:
         wanted += _OLD_TOKENIZER
     found = (next((n for n in (folder + name, name) if n in present), None) for name in wanted)

@@ -35,7 +35,8 @@ def test_our_graphs_use_shared_buffers_by_themselves(graph):
 
 def test_shared_buffers_give_the_logits_of_plain_feeds(graph):
     both = [
-        OnnxBackend(graph, dtype="fp32", context_length=tiny.CONTEXT, threads=1, shared_kv=s) for s in (True, False)
+        OnnxBackend(graph, dtype="fp32", context_length=tiny.CONTEXT, threads=1, shared_kv=s)
+        for s in (True, False)
     ]
     states = [backend.new_state() for backend in both]
     for piece in (IDS, [5], [6, 7], [8]):

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from tinykit.backends.base import BackendInfo, Logits, State
-from tinykit.backends.signature import NO_HINTS, StateHints, StatePort, find_states, numpy_dtype
+from tinykit.backends.onnx_state import Array, OnnxState, Side
+from tinykit.backends.signature import NO_HINTS, StateHints, find_states, numpy_dtype
 from tinykit.devices import default_threads
 from tinykit.errors import BackendError, ClosedError, ModelFileError, TinykitError
 
@@ -25,140 +25,10 @@ if TYPE_CHECKING:
 # written by tinykit.convert.decoder: the graph's attention accepts one buffer as past and present
 _SHARED_KV = "tinykit.shared_kv"
 _KEEP_INPUTS = frozenset({"num_logits_to_keep", "logits_to_keep"})
-# ONNX Runtime up to 1.27 fails on fp16 graphs of plain operators: github.com/microsoft/onnxruntime/issues/26717
+# ONNX Runtime up to 1.27 fails on fp16 graphs of plain operators:
+# https://github.com/microsoft/onnxruntime/issues/26717
 _FAULTY_FUSION = "SimplifiedLayerNormFusion"
 _MROPE_ROWS = 3  # time, height, width
-_FIRST_CAPACITY = 256  # tokens; a KV buffer doubles from here
-_Array = npt.NDArray[Any]
-
-
-class _Side:
-    """The arrays that one step reads and, in the shared mode, the binding to them."""
-
-    def __init__(self, arrays: list[_Array]) -> None:
-        self.arrays = arrays
-        self.binding: Any = None
-
-
-class OnnxState:
-    """A model's states as numpy arrays.
-
-    With `shared`, growing states have room for `capacity` tokens and serve as past and present at once, while
-    states of fixed size have two arrays: a step reads one and writes the other. What a step changes is put in
-    place by a single assignment, so an interrupt leaves the state before the step or the one after it.
-    """
-
-    def __init__(self, ports: Sequence[StatePort], *, shared: bool) -> None:
-        self.ports = ports
-        self.shared = shared
-        arrays = [np.zeros(port.shape, port.dtype) for port in ports]
-        self._held = (_Side(arrays), _Side(_twins(ports, arrays)), 0)
-
-    @property
-    def length(self) -> int:
-        """Tokens seen."""
-        return self._held[2]
-
-    @property
-    def arrays(self) -> list[_Array]:
-        """What the next step reads."""
-        return self._held[0].arrays
-
-    @property
-    def sides(self) -> tuple[_Side, _Side]:
-        """What the next step reads, and what it writes in the shared mode."""
-        return self._held[:2]
-
-    @property
-    def capacity(self) -> int:
-        """Tokens that the shared buffers have room for; 0 without them."""
-        sizes = (
-            array.shape[port.growth_axis]
-            for port, array in zip(self.ports, self.arrays, strict=True)
-            if port.growth_axis is not None
-        )
-        return next(sizes, 0) if self.shared else 0
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory held."""
-        held = {id(array): array.nbytes for side in self.sides for array in side.arrays}
-        return sum(held.values()) if self.shared else sum(array.nbytes for array in self.arrays)
-
-    @property
-    def can_truncate(self) -> bool:
-        """False as soon as one state has a fixed size."""
-        return all(port.growth_axis is not None for port in self.ports)
-
-    def advance(self, total: int, arrays: list[_Array] | None = None) -> None:
-        """`total` tokens have been seen; plain feeds give the new `arrays`, shared buffers change sides."""
-        first, second, _ = self._held
-        self._held = (second, first, total) if arrays is None else (_Side(arrays), second, total)
-
-    def truncate(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
-        if not 0 <= length <= self.length:
-            raise ValueError(f"cannot truncate a state of {self.length} tokens to {length}")
-        self._require_rollback(length)
-        if self.shared:
-            self._held = (*self.sides, length)
-        else:
-            self.advance(length, self._firsts(length))
-
-    def copy(self, length: int | None = None) -> OnnxState:
-        """An independent copy of the first `length` tokens' state."""
-        length = self.length if length is None else length
-        self._require_rollback(length)
-        twin = OnnxState(self.ports, shared=self.shared)
-        if self.shared:
-            twin._hold(self._firsts(length), length, _capacity(length, 0))
-        else:
-            twin.advance(length, [array.copy() for array in self._firsts(length)])
-        return twin
-
-    def reserve(self, tokens: int) -> None:
-        """Make room for `tokens` tokens in all, keeping what is there."""
-        if tokens > self.capacity:
-            self._hold(self._firsts(self.length), self.length, _capacity(tokens, self.capacity))
-
-    def _hold(self, arrays: list[_Array], length: int, capacity: int) -> None:
-        """Take over `arrays` of `length` tokens, copied into buffers with room for `capacity`."""
-        grown = [np.zeros(_with_axis(port, capacity), port.dtype) for port in self.ports]
-        for port, old, new in zip(self.ports, arrays, grown, strict=True):
-            _first(port, new, length)[...] = old
-        self._held = (_Side(grown), _Side(_twins(self.ports, grown)), length)
-
-    def _firsts(self, length: int) -> list[_Array]:
-        return [_first(port, array, length) for port, array in zip(self.ports, self.arrays, strict=True)]
-
-    def _require_rollback(self, length: int) -> None:
-        if length < self.length and not self.can_truncate:
-            raise BackendError("This model has recurrent states, which cannot be rolled back.")
-
-
-def _twins(ports: Sequence[StatePort], arrays: Sequence[_Array]) -> list[_Array]:
-    """The same arrays where states grow, other ones where they have a fixed size."""
-    return [
-        np.zeros_like(array) if port.growth_axis is None else array
-        for port, array in zip(ports, arrays, strict=True)
-    ]
-
-
-def _capacity(tokens: int, current: int) -> int:
-    capacity = max(current, _FIRST_CAPACITY)
-    while capacity < tokens:
-        capacity *= 2
-    return capacity
-
-
-def _with_axis(port: StatePort, tokens: int) -> tuple[int, ...]:
-    return tuple(tokens if axis == port.growth_axis else size for axis, size in enumerate(port.shape))
-
-
-def _first(port: StatePort, array: _Array, tokens: int) -> _Array:
-    if port.growth_axis is None:
-        return array
-    return array[(slice(None),) * port.growth_axis + (slice(tokens),)]
 
 
 class OnnxBackend:
@@ -245,7 +115,7 @@ class OnnxBackend:
         self._session = None
         self._maps = {}
 
-    def _forward_shared(self, token_ids: Sequence[int], state: OnnxState) -> _Array:
+    def _forward_shared(self, token_ids: Sequence[int], state: OnnxState) -> Array:
         total = state.length + len(token_ids)
         state.reserve(total)
         reading, writing = state.sides
@@ -259,9 +129,10 @@ class OnnxBackend:
             _bind_input(binding, name, array)
         cast(Any, self._session).run_with_iobinding(binding)
         state.advance(total)
-        return cast(_Array, binding.get_outputs()[0].numpy() if self._logits is None else self._logits)[0, -1]
+        logits: Array = binding.get_outputs()[0].numpy() if self._logits is None else self._logits
+        return cast(Array, logits[0, -1])
 
-    def _bind_states(self, reading: _Side, writing: _Side) -> Any:
+    def _bind_states(self, reading: Side, writing: Side) -> Any:
         binding = cast(Any, self._session).io_binding()
         if self._logits is None:
             binding.bind_output("logits", "cpu")
@@ -272,20 +143,22 @@ class OnnxBackend:
             _bind_output(binding, port.present, present)
         return binding
 
-    def _forward_plain(self, token_ids: Sequence[int], state: OnnxState) -> _Array:
+    def _forward_plain(self, token_ids: Sequence[int], state: OnnxState) -> Array:
         feeds = self._token_feeds(token_ids, state.length)
         feeds |= {port.past: array for port, array in zip(self._ports, state.arrays, strict=True)}
-        logits, *arrays = cast(Any, self._session).run(self._output_names, feeds)
-        state.advance(state.length + len(token_ids), arrays)
-        return cast(_Array, logits[0, -1])
+        arrays: list[Array] = cast(Any, self._session).run(self._output_names, feeds)
+        state.advance(state.length + len(token_ids), arrays[1:])
+        return cast(Array, arrays[0][0, -1])
 
-    def _token_feeds(self, token_ids: Sequence[int], start: int) -> dict[str, _Array]:
+    def _token_feeds(self, token_ids: Sequence[int], start: int) -> dict[str, Array]:
         """All inputs but the states, for tokens that follow `start` others."""
         count, total = len(token_ids), start + len(token_ids)
         ids = self._one_id if count == 1 else np.zeros((1, count), self._one_id.dtype)
         ids[0] = token_ids
         # a slice of the mask starts at the same address, so only the shape differs from step to step
-        mask = self._mask[:, :total] if total <= self._mask.shape[1] else np.ones((1, total), self._mask.dtype)
+        mask = (
+            self._mask[:, :total] if total <= self._mask.shape[1] else np.ones((1, total), self._mask.dtype)
+        )
         made = {"input_ids": ids, "attention_mask": mask}
         for name in self._inputs.keys() & _KEEP_INPUTS:
             made[name] = np.ones([1] * len(self._inputs[name].shape), self._input_dtype(name))
@@ -297,7 +170,7 @@ class OnnxBackend:
             made["use_cache_branch"] = np.array([start > 0])
         return {name: array for name, array in made.items() if name in self._inputs}
 
-    def _positions(self, start: int, count: int) -> _Array:
+    def _positions(self, start: int, count: int) -> Array:
         port = self._inputs["position_ids"]
         positions = np.arange(start, start + count, dtype=self._input_dtype("position_ids"))[None]
         if len(port.shape) == 2:
@@ -311,11 +184,11 @@ class OnnxBackend:
         return np.dtype(np.int64) if port is None else numpy_dtype(port)
 
 
-def _bind_input(binding: Any, name: str, array: _Array) -> None:
+def _bind_input(binding: Any, name: str, array: Array) -> None:
     binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
 
-def _bind_output(binding: Any, name: str, array: _Array) -> None:
+def _bind_output(binding: Any, name: str, array: Array) -> None:
     binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
 
@@ -330,9 +203,7 @@ def _mapped(file: Path) -> mmap.mmap:
         ) from error
 
 
-def _open_session(
-    path: Path, threads: int, maps: Mapping[str, mmap.mmap]
-) -> onnxruntime.InferenceSession:
+def _open_session(path: Path, threads: int, maps: Mapping[str, mmap.mmap]) -> onnxruntime.InferenceSession:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

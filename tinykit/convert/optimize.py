@@ -20,7 +20,11 @@ OPTIMIZE_VERSION: Final = 1
 
 _ATTENTION = "GroupQueryAttention"
 _PAST_SLOTS = {3: 1, 4: 2}  # its inputs past_key and past_value, and the outputs that carry them on
-_ROTARY_SLOTS = {(_ATTENTION, "com.microsoft"): 7, ("RotaryEmbedding", "com.microsoft"): 2, ("RotaryEmbedding", ""): 1}
+_ROTARY_SLOTS = {
+    (_ATTENTION, "com.microsoft"): 7,
+    ("RotaryEmbedding", "com.microsoft"): 2,
+    ("RotaryEmbedding", ""): 1,
+}
 _FAST_LEVEL = 4  # of MatMulNBits: int8 activations
 _KEEP_INPUTS = ("num_logits_to_keep", "logits_to_keep")
 _HEADS = ("MatMul", "FusedMatMul", "MatMulNBits", "MatMulBnb4", "MatMulInteger")
@@ -161,7 +165,9 @@ def write_graph(model: Any, path: Path) -> Path | None:
     """
     from onnx import TensorProto
 
-    inside = [t for t in model.graph.initializer if t.HasField("raw_data") and len(t.raw_data) >= _EMBEDDED_BYTES]
+    inside = [
+        t for t in model.graph.initializer if t.HasField("raw_data") and len(t.raw_data) >= _EMBEDDED_BYTES
+    ]
     data_path = path.with_name(f"{path.name}_data") if inside else None
     if data_path is not None:
         with data_path.open("wb") as file:

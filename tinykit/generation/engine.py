@@ -99,7 +99,7 @@ class _Run:
                 self._keep(state)
 
     def _prefill(self, state: State) -> Logits:
-        """Feed the rest of the prompt, with a stop at the end of a recipe's prefix if it must be kept there."""
+        """Feed the rest of the prompt, with a halt at the end of a recipe's prefix that must be kept now."""
         prompt, prefix = self._request.prompt_ids, self._request.prefix_tokens
         if prefix is not None and state.length < prefix < len(prompt) and not state.can_truncate:
             self._feed(prompt[state.length : prefix], state)
