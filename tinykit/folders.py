@@ -189,6 +189,7 @@ def _prepare(
                 with progress.stage(f"{key}: prepare {choice.dtype}", total=None, unit="graphs", model=key):
                     _write_prepared(source, choice, config, target)
     facts = json.loads((entry.path / _PREPARED).read_text(encoding="utf-8"))
+    facts["passes"] = tuple(facts["passes"])
     if not facts["passes"]:
         return _Prepared(**{**facts, "graph": source, "data": {}})
     places = {name: source.parent / name for name in facts["data"]}

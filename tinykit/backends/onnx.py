@@ -127,16 +127,16 @@ class OnnxBackend:
         feeds = self._token_feeds(token_ids, state.length)
         for name, array in feeds.items():
             _bind_input(binding, name, array)
+        if self._logits is None:
+            binding.bind_output("logits", "cpu")  # of a new shape
         cast(Any, self._session).run_with_iobinding(binding)
         state.advance(total)
-        logits: Array = binding.get_outputs()[0].numpy() if self._logits is None else self._logits
+        logits: Array = binding.get_outputs()[-1].numpy() if self._logits is None else self._logits
         return cast(Array, logits[0, -1])
 
     def _bind_states(self, reading: Side, writing: Side) -> Any:
         binding = cast(Any, self._session).io_binding()
-        if self._logits is None:
-            binding.bind_output("logits", "cpu")
-        else:
+        if self._logits is not None:
             _bind_output(binding, "logits", self._logits)
         for port, past, present in zip(self._ports, reading.arrays, writing.arrays, strict=True):
             _bind_input(binding, port.past, past)

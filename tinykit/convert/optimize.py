@@ -153,9 +153,9 @@ PASSES: Final[dict[str, Callable[[Any], int]]] = {
 }
 
 
-def apply_passes(model: Any, names: Sequence[str] = tuple(PASSES)) -> tuple[str, ...]:
-    """Apply passes in place; returns the names of those that changed something."""
-    return tuple(name for name in names if PASSES[name](model))
+def apply_passes(model: Any) -> tuple[str, ...]:
+    """Apply all passes in place; returns the names of those that changed something."""
+    return tuple(name for name, change in PASSES.items() if change(model))
 
 
 def write_graph(model: Any, path: Path) -> Path | None:
