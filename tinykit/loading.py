@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import time
@@ -13,7 +12,9 @@ from typing import TYPE_CHECKING
 from tinykit import settings, sources, store
 from tinykit.devices import choose_device
 from tinykit.errors import ChecksumError, ModelFileError, OptionError
+from tinykit.folders import Skipped, has_graphs, open_folder
 from tinykit.generation.engine import Engine
+from tinykit.marks import digest, file_marks
 from tinykit.progress import Progress
 from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource, get_model
 from tinykit.tokenizer import Tokenizer
@@ -23,17 +24,24 @@ if TYPE_CHECKING:
     from tinykit.convert.decoder import DecoderDtype
 
 DEFAULT_MODEL = "smollm2-135m-titles"
-DTYPES = ("auto", "fp32", "fp16", "q8", "int8", "uint8", "q4", "bnb4", "q4f16", "q2", "q2f16", "q1", "q1f16")
+DTYPES = (
+    "auto", "fp32", "fp16", "q8", "int8", "uint8", "q4", "q4f32", "bnb4", "q4f16",
+    "q2", "q2f16", "q1", "q1f16",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model that is ready to generate, and how long that took."""
+    """A model that is ready to generate, and how long that took.
+
+    `skipped` tells which precisions `auto` tried in vain, and why.
+    """
 
     spec: ModelSpec
     engine: Engine
     folder: Path
     load_s: float
+    skipped: tuple[Skipped, ...] = ()
 
 
 def checked_dtype(name: str | None, spec: ModelSpec) -> str:
@@ -73,6 +81,12 @@ def on_this_machine(
     return replace(spec, sources=(FileSource(folder),))
 
 
+def graph_folder(spec: ModelSpec) -> Path | None:
+    """The folder of a model that is run as it is, without an import; None for weights to import."""
+    places = (source.path for source in spec.sources if isinstance(source, FileSource))
+    return next((place for place in places if spec.adapter is None and has_graphs(place)), None)
+
+
 def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | None = None) -> Path:
     """The folder of the imported model, made now if it is not there.
 
@@ -81,6 +95,9 @@ def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | 
         ModelFileError: it cannot be read or imported.
     """
     spec = on_this_machine(spec, dtype, progress=progress, offline=offline)
+    if graphs := graph_folder(spec):
+        open_folder(graphs, dtype, key=spec.key, progress=progress).backend.close()
+        return graphs
     entry = build_entry(spec, dtype)
     if entry.is_complete():
         return entry.path
@@ -114,12 +131,25 @@ def load(
     choose_device(settings.get("device", device))
     chosen_dtype = checked_dtype(dtype, spec)
     progress = progress or Progress()
-    folder = prepare(spec, chosen_dtype, progress=progress, offline=offline)
+    local = on_this_machine(spec, chosen_dtype, progress=progress, offline=offline)
+    if graphs := graph_folder(local):
+        return _load_graphs(spec, graphs, chosen_dtype, settings.get("threads", threads), progress)
+    folder = prepare(local, chosen_dtype, progress=progress, offline=offline)
     started = time.perf_counter()
     backend, eos_ids = _open(folder, threads=settings.get("threads", threads))
     engine = Engine(backend, Tokenizer.from_folder(folder), eos_ids, cache_bytes=settings.get("cache_bytes"))
     progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
     return Loaded(spec, engine, folder, time.perf_counter() - started)
+
+
+def _load_graphs(
+    spec: ModelSpec, folder: Path, dtype: str, threads: int | None, progress: Progress
+) -> Loaded:
+    started = time.perf_counter()
+    opened = open_folder(folder, dtype, key=spec.key, threads=threads, progress=progress)
+    engine = Engine(opened.backend, opened.tokenizer, opened.eos_ids, cache_bytes=settings.get("cache_bytes"))
+    progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
+    return Loaded(spec, engine, folder, time.perf_counter() - started, opened.skipped)
 
 
 def _fingerprint(spec: ModelSpec) -> str:
@@ -128,7 +158,7 @@ def _fingerprint(spec: ModelSpec) -> str:
     marks = _source_marks(source)
     if spec.adapter is not None:
         marks += _marks(spec.adapter)
-    return hashlib.sha256("|".join(marks).encode()).hexdigest()
+    return digest(marks)
 
 
 def _source_marks(source: WheelSource | HubSource | FileSource) -> list[str]:
@@ -139,21 +169,7 @@ def _source_marks(source: WheelSource | HubSource | FileSource) -> list[str]:
 
 def _marks(path: Path) -> list[str]:
     """What tells one version of a file or folder from another, without reading all of it."""
-    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
-    marks = []
-    for file in files:
-        try:
-            stat = file.stat()
-            with file.open("rb") as opened:
-                ends = opened.read(2**20)
-                opened.seek(max(0, stat.st_size - 2**20))
-                ends += opened.read()
-        except OSError as error:
-            raise ModelFileError(f"{file} cannot be read: {error.strerror or error}", path=file) from error
-        marks.append(f"{file.name}|{stat.st_size}|{hashlib.sha256(ends).hexdigest()}")
-        if stat.st_size > 2 * 2**20:  # small files are hashed whole
-            marks.append(str(stat.st_mtime_ns))
-    return marks
+    return file_marks(sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path])
 
 
 def _check_hash(spec: ModelSpec, path: Path) -> None:

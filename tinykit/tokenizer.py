@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 Role = Literal["system", "user", "assistant"]
 _ROLES = ("system", "user", "assistant")
+# A turn of a chat ends with one of these, also where the configuration names the end of a document only.
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "<|end_of_text|>")
+
+
+# How templates that can switch thinking off call the switch.
+_WITHOUT_THINKING = {"enable_thinking": False, "thinking": False}
 
 
 class Message(NamedTuple):
@@ -78,6 +84,9 @@ class Tokenizer:
         self._chat_template = chat_template
         added = raw.get_added_tokens_decoder()
         self._special_ids = {token.content: index for index, token in added.items() if token.special}
+        # some control tokens swallow the white space before or after them
+        self._strips_before = {token.content for token in added.values() if token.lstrip}
+        self._strips_after = {token.content for token in added.values() if token.rstrip}
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
@@ -91,10 +100,11 @@ class Tokenizer:
             raise ModelFileError(f"{path} is not a readable tokenizer: {error}", path=path) from error
         config_path, template_path = folder / "tokenizer_config.json", folder / "chat_template.jinja"
         config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.is_file() else {}
-        template = config.get("chat_template")
         if template_path.is_file():
-            template = template_path.read_text(encoding="utf-8")
-        return cls(raw, config, template if isinstance(template, str) else None)
+            return cls(raw, config, template_path.read_text(encoding="utf-8"))
+        older_path = folder / "chat_template.json"
+        older = json.loads(older_path.read_text(encoding="utf-8")) if older_path.is_file() else {}
+        return cls(raw, config, _template_text(older.get("chat_template", config.get("chat_template"))))
 
     @property
     def vocab_size(self) -> int:
@@ -104,6 +114,11 @@ class Tokenizer:
     def special_id(self, token: str) -> int | None:
         """The id of a control token, or None if there is none of that name."""
         return self._special_ids.get(token)
+
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that end a document or a turn of a chat, as far as the vocabulary tells."""
+        names = (_token_text(self._config.get("eos_token")), *_TURN_ENDS)
+        return tuple(dict.fromkeys(self._special_ids[name] for name in names if name in self._special_ids))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; nothing is added, and control tokens in it stay text."""
@@ -127,15 +142,27 @@ class Tokenizer:
         marks = {token: f"\ue000{nonce}{index}\ue001" for token, index in self._special_ids.items()}
         hidden = [Message(m.role, self._replace(m.content, marks)) for m in messages]
         rendered = self._render(hidden) + self._replace(prefill, marks)
-        ids: list[int] = []
         shown = {mark: token for token, mark in marks.items()}
         unmark = re.compile(f"\ue000{nonce}[0-9]+\ue001")
-        for piece in self._special_pattern.split(rendered) if self._special_ids else [rendered]:
+        ids: list[int] = []
+        for piece in self._pieces(rendered):
             if piece in self._special_ids:
                 ids.append(self._special_ids[piece])
             elif piece:
                 ids += self.encode(unmark.sub(lambda found: shown[found[0]], piece))
         return ids
+
+    def _pieces(self, rendered: str) -> list[str]:
+        """Control tokens and the texts between them, without the white space that control tokens swallow."""
+        if not self._special_ids:
+            return [rendered]
+        pieces = self._special_pattern.split(rendered)
+        for at in range(1, len(pieces), 2):
+            if pieces[at] in self._strips_before:
+                pieces[at - 1] = pieces[at - 1].rstrip()
+            if pieces[at] in self._strips_after:
+                pieces[at + 1] = pieces[at + 1].lstrip()
+        return pieces
 
     @cached_property
     def _special_pattern(self) -> re.Pattern[str]:
@@ -149,11 +176,16 @@ class Tokenizer:
         from jinja2 import TemplateError
 
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
-        tokens = {name: _token_text(self._config.get(name)) for name in names}
+        tokens = {name: text for name in names if (text := _token_text(self._config.get(name)))}
         turns = [{"role": m.role, "content": m.content} for m in messages]
         try:
             return self._template.render(
-                messages=turns, add_generation_prompt=True, enable_thinking=False, tools=None, **tokens
+                messages=turns,
+                add_generation_prompt=True,
+                tools=None,
+                documents=None,
+                **_WITHOUT_THINKING,
+                **tokens,
             )
         except TemplateError as error:
             raise OptionError(
@@ -163,6 +195,14 @@ class Tokenizer:
     @cached_property
     def _template(self) -> Template:
         return compile_template(self._chat_template)
+
+
+def _template_text(template: object) -> str | None:
+    """Some models have several templates by name, one of them for chats without tools."""
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
 
 
 def _token_text(token: object) -> str:
@@ -182,7 +222,9 @@ def compile_template(source: str | None) -> Template:
 
     What they expect: https://huggingface.co/docs/transformers/chat_templating_writing
     """
-    from jinja2 import TemplateError
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     if source is None:
@@ -193,17 +235,33 @@ def compile_template(source: str | None) -> Template:
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
-    def tojson(value: object, indent: int | None = None) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent)
+    def tojson(
+        value: object,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(
+            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        )
+
+    class Generation(Extension):
+        """Marks around generated spans, which concern training only."""
+
+        tags = {"generation"}  # noqa: RUF012  # declared by jinja2 as what it is
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body).set_lineno(line)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    # the statements that mark generated spans concern training only and are not known to jinja2
-    source = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", source)
     try:
         return environment.from_string(source)
     except TemplateError as error:
