@@ -116,6 +116,7 @@ def test_warm_cache_makes_no_request_and_shows_nothing(server, events, capsys):
 
 def test_auto_serves_the_dtype_it_chose_as_well(server):
     assert fetch("auto").dtype == "q4"
+    assert fetch("auto").offered == hub.locate(SOURCE, "auto").offered == ("q4", "fp16")
     server.seen.clear()
     assert fetch("q4").dtype == fetch("auto").dtype == "q4"
     assert server.seen == []

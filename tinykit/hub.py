@@ -37,6 +37,8 @@ class HubCopy:
         commit: The commit they are from.
         dtype: Their precision; `auto` if no name tells it.
         files: What is known of each file, by name.
+        offered: All precisions of the repo, in the order to try them on a CPU; for the next try, if a graph
+            that `auto` chose turns out not to run here.
     """
 
     source: HubSource
@@ -44,6 +46,7 @@ class HubCopy:
     commit: str
     dtype: str
     files: Mapping[str, RemoteFile]
+    offered: tuple[str, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -109,10 +112,11 @@ def locate(source: HubSource, dtype: str = "auto") -> HubCopy | None:
     try:
         commit = str(info["commit"])
         files = {name: RemoteFile(**facts) for name, facts in info["files"].items()}
+        offered = tuple(info["offered"])
     except (KeyError, TypeError, AttributeError):
         return None
     folder = hub_cache.snapshot_folder(source.repo, commit)
-    copy = HubCopy(source, folder, commit, str(info.get("dtype", dtype)), files)
+    copy = HubCopy(source, folder, commit, str(info.get("dtype", dtype)), files, offered)
     return copy if copy.is_complete() else None
 
 
@@ -316,11 +320,13 @@ def _disk_errors(part: Path, size_bytes: int) -> Iterator[None]:
 def _write_note(source: HubSource, dtype: str, planned: Plan) -> HubCopy:
     """Note the complete copy, under the precision that was asked for and under the one that it is."""
     files = {name: planned.listing.files[name] for name in planned.choice.names}
+    offered = tuple(dict.fromkeys(choice.dtype for choice in onnx_choices(list(planned.listing.files))))
     info: dict[str, Any] = {
         "repo": source.repo,
         "revision": source.revision,
         "commit": planned.listing.commit,
         "dtype": planned.choice.dtype,
+        "offered": offered,
         "files": {name: asdict(file) for name, file in files.items()},
     }
     for asked in {dtype, planned.choice.dtype}:
@@ -330,7 +336,7 @@ def _write_note(source: HubSource, dtype: str, planned: Plan) -> HubCopy:
         with store.building(entry, info={**info, "asked": asked}):
             pass
     folder = hub_cache.snapshot_folder(source.repo, planned.listing.commit)
-    return HubCopy(source, folder, planned.listing.commit, planned.choice.dtype, files)
+    return HubCopy(source, folder, planned.listing.commit, planned.choice.dtype, files, offered)
 
 
 def _notes_folder(source: HubSource) -> Path:
