@@ -149,6 +149,26 @@ def test_hub_library_uses_our_copy(server):
     assert Path(path).read_bytes() == FILES[GRAPH]
 
 
+def test_hub_librarys_own_look_at_the_cache_finds_nothing_odd(server):
+    from huggingface_hub import scan_cache_dir
+
+    fetch()
+    server.faults["onnx/model_fp16.onnx"] = [Fault(send_bytes=1000)] * 4
+    with pytest.raises(TruncatedError):
+        fetch("fp16")
+    found = scan_cache_dir(hub_cache.cache_folder())
+    (repo,) = found.repos
+    (revision,) = repo.revisions
+    assert found.warnings == []
+    assert (repo.repo_id, repo.size_on_disk, revision.commit_hash, set(revision.refs)) == (
+        REPO,
+        SIZE,
+        COMMIT,
+        {"main"},
+    )
+    assert [file.size_on_disk for file in found.incomplete_files] == [4000]
+
+
 def test_copy_of_another_program_serves_offline_without_our_note(server):
     fetch()
     hub.forget(SOURCE)
@@ -320,7 +340,7 @@ def test_two_processes_share_one_download(server):
     assert server.stalled.wait(60)
     second = start_fetcher()
     line = second.stdout.readline()
-    assert line == f"progress None waiting for process {first.pid} to finish tinykit\n"
+    assert line == f"progress None waiting for process {first.pid} to finish {REPO}\n"
     server.go_on.set()
     outs = [child.communicate(timeout=60) for child in (first, second)]
     assert [child.returncode for child in (first, second)] == [0, 0], outs

@@ -77,7 +77,7 @@ def repo_lock(repo: str, on_wait: Callable[[str], None]) -> Iterator[None]:
         CacheError: The cache cannot be written.
     """
     lock = store.Entry(cache_folder() / ".locks" / repo_folder(repo).name / _LOCK)
-    with store.locked(lock, on_wait=on_wait), store.named_owner(lock):
+    with store.locked(lock, on_wait=on_wait, what=repo), store.named_owner(lock):
         with store.as_cache_error(repo_folder(repo)):
             (repo_folder(repo) / "blobs").mkdir(parents=True, exist_ok=True)
         yield

@@ -218,9 +218,19 @@ def sha256(path: Path) -> str:
 
 @contextmanager
 def locked(
-    entry: Entry, *, timeout_s: float = _LOCK_TIMEOUT_S, on_wait: Callable[[str], None] | None = None
+    entry: Entry,
+    *,
+    timeout_s: float = _LOCK_TIMEOUT_S,
+    on_wait: Callable[[str], None] | None = None,
+    what: str | None = None,
 ) -> Iterator[None]:
     """Keep other processes from working on this entry; a process that dies lets go of it.
+
+    Args:
+        entry: What is worked on.
+        timeout_s: How long to wait for another process.
+        on_wait: Called once with a sentence if there is somebody to wait for.
+        what: The name of the work in that sentence; by default that of the entry.
 
     Raises:
         CacheError: The lock cannot be made, or the other process took too long.
@@ -232,7 +242,7 @@ def locked(
         path.parent.mkdir(parents=True, exist_ok=True)
         lock: BaseFileLock = filelock.FileLock(path)
         try:
-            _acquire(lock, entry, timeout_s, on_wait)
+            _acquire(lock, entry, timeout_s, on_wait, what)
         except (OSError, NotImplementedError) as exc:
             if not _has_no_flock(exc):
                 raise
@@ -240,7 +250,7 @@ def locked(
                 f"{path.parent} has no file locks ({exc}); a plain lock file is used instead", stacklevel=4
             )
             lock = filelock.SoftFileLock(path.with_suffix(".softlock"))
-            _acquire(lock, entry, timeout_s, on_wait)
+            _acquire(lock, entry, timeout_s, on_wait, what)
     try:
         yield
     finally:
@@ -248,7 +258,11 @@ def locked(
 
 
 def _acquire(
-    lock: BaseFileLock, entry: Entry, timeout_s: float, on_wait: Callable[[str], None] | None
+    lock: BaseFileLock,
+    entry: Entry,
+    timeout_s: float,
+    on_wait: Callable[[str], None] | None,
+    what: str | None,
 ) -> None:
     import filelock
 
@@ -258,7 +272,7 @@ def _acquire(
         return
     except filelock.Timeout:
         if on_wait is not None:
-            on_wait(f"waiting for {_owner(entry)} to finish {entry.path.name}")
+            on_wait(f"waiting for {_owner(entry)} to finish {what or entry.path.name}")
     try:
         lock.acquire(timeout=max(0.0, deadline_s - time.monotonic()), poll_interval=_LOCK_POLL_S)
     except filelock.Timeout as exc:
