@@ -49,6 +49,8 @@ def known_commit(repo: str, revision: str | None) -> str | None:
     revision = revision or "main"
     if _COMMIT.fullmatch(revision):
         return revision
+    if ".." in PurePosixPath(revision).parts:
+        return None
     with contextlib.suppress(OSError, ValueError):
         return (repo_folder(repo) / "refs" / revision).read_text(encoding="ascii").strip()
     return None
