@@ -105,7 +105,8 @@ def open_folder(
                 raise
             skipped.append(Skipped(choice.dtype, error.message))
         else:
-            _require_dtype(opened, dtype, key)
+            if choice.dtype == "auto":
+                _require_dtype(opened, dtype, key)
             return opened
     reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped)
     raise ModelFileError(f"No precision of {key} runs here. {reasons}", path=folder, skipped=tuple(skipped))
