@@ -115,6 +115,25 @@ def test_copy_of_a_state_goes_its_own_way(opened):
     assert with_twin == model.backend.forward(ids[20:], fresh).argmax()
 
 
+GGUF = sorted(path.stem for path in (FIXTURES / "gguf").glob("*.gguf"))
+
+
+@pytest.mark.parametrize("dtype", ["q8", "fp32"])
+@pytest.mark.parametrize("name", GGUF)
+def test_six_answers_after_an_import(name, dtype):
+    loaded = loading.load(FIXTURES / "gguf" / f"{name}.gguf", dtype=dtype, progress=Progress(False))
+    engine = loaded.engine
+    ids = prompts(engine.tokenizer)
+    prefix = shared_prefix(*ids[:2])
+    for prefix_tokens in (None, prefix, prefix):
+        found = [engine.generate(Request(i, GenerationOptions(60), prefix_tokens)) for i in ids]
+        assert [completion.text for completion in found] == WANTED
+        if prefix_tokens is None:
+            engine.cache.clear()
+    assert {completion.usage.kv_reused_tokens for completion in found} == {prefix}
+    assert engine.backend.new_state().can_truncate == (family(name) not in RECURRENT)
+
+
 def test_every_family_and_layout_is_in_the_table():
     folders = {folder for folder, _ in ROWS}
     wanted = {f"hub/{name}" for name in ("llama", "qwen2", "qwen3", "gemma3", "lfm2", "falcon_h1", "gpt2")}
@@ -122,6 +141,7 @@ def test_every_family_and_layout_is_in_the_table():
         f"genai/{name}" for name in ("llama-int4", "qwen3-int8", "gemma3-int4", "lfm2-int4", "qwen3_5-int4")
     }
     assert wanted | {"legacy/gpt2"} <= folders
+    assert {family(name) for name in GGUF} >= {"gemma3", "lfm2"}
 
 
 def test_auto_takes_what_suits_a_cpu(monkeypatch):

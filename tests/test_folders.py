@@ -34,6 +34,17 @@ def test_explicit_dtype_that_is_missing_lists_what_exists():
         load(HUB / "lfm2", "fp16")
 
 
+def test_eight_bits_by_another_suffix_answer_for_q8():
+    assert load(HUB / "qwen2", "q8").engine.backend.info.dtype == "uint8"
+
+
+def test_graph_whose_name_does_not_tell_its_dtype_is_looked_into():
+    folder = FIXTURES / "genai" / "qwen3-int8"
+    assert load(folder, "q8").engine.backend.info.dtype == "q8"
+    with pytest.raises(OptionError, match="there as q8 only, not as 'q4'"):
+        load(folder, "q4")
+
+
 def test_auto_skips_what_fails_and_keeps_the_reason(llama):
     (llama / "onnx" / "model_q4.onnx").write_bytes(b"damaged")
     (llama / "onnx" / "model_quantized.onnx").write_bytes(b"")

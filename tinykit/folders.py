@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinykit import store
-from tinykit.errors import BackendError, ModelFileError, TinykitError
+from tinykit.errors import BackendError, ModelFileError, OptionError, TinykitError
 from tinykit.marks import digest, file_marks
 from tinykit.model_config import CONFIG_FILES, ModelConfig, read_config
 from tinykit.model_files import FileChoice, choose_files, onnx_choices
@@ -95,19 +95,41 @@ def open_folder(
         ModelFileError: the files cannot be used.
         BackendError: the graph loads but does not run.
     """
-    names = _names(folder)
-    first = choose_files(names, dtype)
-    choices = onnx_choices(names) if dtype == "auto" else [first]
+    choices = _candidates(_names(folder), dtype)
     skipped: list[Skipped] = []
     for choice in choices:
         try:
-            return _open(folder, choice, tuple(skipped), key, threads, progress or Progress())
+            opened = _open(folder, choice, tuple(skipped), key, threads, progress or Progress())
         except (ModelFileError, BackendError) as error:
             if len(choices) == 1:
                 raise
             skipped.append(Skipped(choice.dtype, error.message))
+        else:
+            if choice.dtype == "auto":
+                _require_dtype(opened, dtype, key)
+            return opened
     reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped)
     raise ModelFileError(f"No precision of {key} runs here. {reasons}", path=folder, skipped=tuple(skipped))
+
+
+def _candidates(names: list[str], dtype: str) -> list[FileChoice]:
+    """The graphs to try; one whose name does not tell its precision is opened to see it."""
+    every = onnx_choices(names)
+    if every and (dtype == "auto" or [choice.dtype for choice in every] == ["auto"]):
+        return every
+    return [choose_files(names, dtype)]
+
+
+def _require_dtype(opened: OpenedFolder, dtype: str, key: str) -> None:
+    found = opened.backend.info.dtype
+    if dtype not in ("auto", found):
+        opened.backend.close()
+        raise OptionError(
+            f"{key} is there as {found} only, not as {dtype!r}.",
+            hint=f"Use dtype={found!r}, or dtype='auto'.",
+            name="dtype",
+            value=dtype,
+        )
 
 
 def _names(folder: Path) -> list[str]:

@@ -137,7 +137,9 @@ def load(
     folder = prepare(local, chosen_dtype, progress=progress, offline=offline)
     started = time.perf_counter()
     backend, eos_ids = _open(folder, threads=settings.get("threads", threads))
-    engine = Engine(backend, Tokenizer.from_folder(folder), eos_ids, cache_bytes=settings.get("cache_bytes"))
+    tokenizer = Tokenizer.from_folder(folder)
+    ends = (*eos_ids, *tokenizer.end_ids())
+    engine = Engine(backend, tokenizer, ends, cache_bytes=settings.get("cache_bytes"))
     progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
     return Loaded(spec, engine, folder, time.perf_counter() - started)
 

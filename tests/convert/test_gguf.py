@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,29 @@ def test_pack_int8_is_off_by_half_a_step_at_most():
 )
 def test_hugging_face_name(name, expected):
     assert hugging_face_name(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "expected"),
+    [
+        ("gemma3", "blk.1.ffn_norm.weight", "model.layers.1.pre_feedforward_layernorm.weight"),
+        ("gemma3", "blk.1.post_ffw_norm.weight", "model.layers.1.post_feedforward_layernorm.weight"),
+        ("lfm2", "blk.0.shortconv.conv.weight", "model.layers.0.conv.conv.weight"),
+        ("lfm2", "blk.0.ffn_gate.weight", "model.layers.0.feed_forward.w1.weight"),
+        ("lfm2", "token_embd_norm.weight", "model.embedding_norm.weight"),
+    ],
+)
+def test_hugging_face_name_of_other_families(family, name, expected):
+    assert hugging_face_name(name, family) == expected
+
+
+def test_kinds_of_layers():
+    gguf = Path(__file__).parents[1] / "fixtures" / "gguf"
+    gemma, lfm2 = (GgufFile(gguf / f"{name}-Q8_0.gguf").architecture for name in ("gemma3", "lfm2"))
+    assert gemma.kinds == ("sliding_attention", "full_attention", "sliding_attention")
+    assert (gemma.window, gemma.local_rope_theta, gemma.is_gelu) == (16, 10000.0, True)
+    assert lfm2.kinds == ("conv", "full_attention", "conv", "full_attention")
+    assert (lfm2.conv_width, lfm2.kv_heads) == (3, 2)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 4, 20, 500, 4000, -200, -1], ids=lambda n: f"first_{n}_bytes")

@@ -14,9 +14,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tinykit.convert.families import PART_NAMES, Family, LayerKind, PartNames
 from tinykit.errors import ModelFileError, UnsupportedModelError
 
-FAMILIES = ("llama", "qwen2", "qwen3")
 MAX_CONTEXT = 32768  # the table of rotary angles grows with it: 16 MB at 32,768 positions of 64 dimensions
 BLOCK = 32  # elements that share one scale, in ggml and in MatMulNBits alike
 
@@ -25,9 +25,14 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Architecture:
-    """The sizes and constants of a dense decoder with rotary positions and gated feed-forward."""
+    """The sizes and constants of a dense decoder with rotary positions and gated feed-forward.
 
-    family: Literal["llama", "qwen2", "qwen3"]
+    `kinds` has one entry for each layer; empty means full attention everywhere. `window` and
+    `local_rope_theta` concern sliding attention, `conv_width` convolutions. `attention_scale` multiplies the
+    scores; None means one over the root of `head_dim`.
+    """
+
+    family: Family
     layers: int
     hidden: int
     intermediate: int
@@ -41,6 +46,30 @@ class Architecture:
     tied_embeddings: bool
     bos_id: int | None
     eos_ids: tuple[int, ...]
+    kinds: tuple[LayerKind, ...] = ()
+    window: int = 0
+    local_rope_theta: float = 10000.0
+    conv_width: int = 0
+    attention_scale: float | None = None
+
+    @property
+    def names(self) -> PartNames:
+        """What the family calls the parts of a layer."""
+        return PART_NAMES[self.family]
+
+    @property
+    def embedding_scale(self) -> float:
+        """What the embeddings are multiplied by."""
+        return self.hidden**0.5 if self.family == "gemma3" else 1.0
+
+    @property
+    def is_gelu(self) -> bool:
+        """Whether the feed-forward part uses GELU instead of SiLU."""
+        return self.family == "gemma3"
+
+    def kind(self, layer: int) -> LayerKind:
+        """What mixes the tokens in this layer."""
+        return self.kinds[layer] if self.kinds else "full_attention"
 
     def config(self) -> dict[str, Any]:
         """The same as the ``config.json`` of a Hugging Face checkpoint."""
@@ -57,7 +86,7 @@ class Architecture:
             "rms_norm_eps": self.norm_eps,
             "rope_theta": self.rope_theta,
             "tie_word_embeddings": self.tied_embeddings,
-            "hidden_act": "silu",
+            "hidden_act": "gelu_pytorch_tanh" if self.is_gelu else "silu",
             "bos_token_id": self.bos_id,
             "eos_token_id": list(self.eos_ids),
         }
@@ -117,22 +146,38 @@ class Checkpoint(Protocol):
 
 def matrix_shapes(architecture: Architecture) -> dict[str, tuple[int, int]]:
     """Name and shape (output, input features) of every matrix inside the layers."""
-    a = architecture
+    return {
+        f"model.layers.{layer}.{part}.weight": shape
+        for layer in range(architecture.layers)
+        for part, shape in (_mixer_shapes(architecture, layer) | _feed_forward_shapes(architecture)).items()
+    }
+
+
+def _mixer_shapes(a: Architecture, layer: int) -> dict[str, tuple[int, int]]:
+    if a.kind(layer) == "conv":
+        return {"conv.in_proj": (3 * a.hidden, a.hidden), "conv.out_proj": (a.hidden, a.hidden)}
     q, kv = a.heads * a.head_dim, a.kv_heads * a.head_dim
-    shapes = {
+    return {
         "self_attn.q_proj": (q, a.hidden),
         "self_attn.k_proj": (kv, a.hidden),
         "self_attn.v_proj": (kv, a.hidden),
-        "self_attn.o_proj": (a.hidden, q),
-        "mlp.gate_proj": (a.intermediate, a.hidden),
-        "mlp.up_proj": (a.intermediate, a.hidden),
-        "mlp.down_proj": (a.hidden, a.intermediate),
+        a.names.output: (a.hidden, q),
     }
-    return {
-        f"model.layers.{layer}.{part}.weight": shape
-        for layer in range(a.layers)
-        for part, shape in shapes.items()
-    }
+
+
+def _feed_forward_shapes(a: Architecture) -> dict[str, tuple[int, int]]:
+    inner, names = a.intermediate, a.names
+    return {names.gate: (inner, a.hidden), names.up: (inner, a.hidden), names.down: (a.hidden, inner)}
+
+
+def _vector_sizes(a: Architecture, layer: int) -> dict[str, int]:
+    """Name and size of every norm of a layer."""
+    names = a.names
+    norms = (names.input_norm, names.ffn_norm, names.after_attention, names.after_ffn)
+    sizes = {norm: a.hidden for norm in norms if norm}
+    if a.family in ("qwen3", "gemma3", "lfm2") and a.kind(layer) != "conv":
+        sizes |= {names.q_norm: a.head_dim, names.k_norm: a.head_dim}
+    return sizes
 
 
 def check_shapes(architecture: Architecture, found: Mapping[str, tuple[int, ...]], path: Path) -> None:
@@ -145,13 +190,21 @@ def check_shapes(architecture: Architecture, found: Mapping[str, tuple[int, ...]
     a = architecture
     wanted: dict[str, tuple[int, ...]] = {**matrix_shapes(a)}
     for layer in range(a.layers):
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            wanted[f"model.layers.{layer}.{norm}.weight"] = (a.hidden,)
-    wanted |= {"model.embed_tokens.weight": (a.vocab_size, a.hidden), "model.norm.weight": (a.hidden,)}
+        prefix = f"model.layers.{layer}"
+        wanted |= {f"{prefix}.{name}.weight": (size,) for name, size in _vector_sizes(a, layer).items()}
+        if a.kind(layer) == "conv":
+            wanted[f"{prefix}.conv.conv.weight"] = (a.hidden, a.conv_width)
+    wanted |= {
+        "model.embed_tokens.weight": (a.vocab_size, a.hidden),
+        f"{a.names.last_norm}.weight": (a.hidden,),
+    }
     for name, shape in wanted.items():
         if name not in found:
             raise ModelFileError(f"{path} lacks the tensor {name}.", path=path)
-        if found[name] != shape:
+        actual = found[name]
+        if ".conv.conv." in name:  # checkpoints of torch have an axis of one for the input channels
+            actual = tuple(size for size in actual if size != 1)
+        if actual != shape:
             raise ModelFileError(
                 f"{path}: the tensor {name} has shape {found[name]}, but the configuration says {shape}.",
                 path=path,

@@ -6,48 +6,37 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tinykit.convert.checkpoint import FAMILIES, MAX_CONTEXT, Architecture, Floats, Packed, check_shapes
+from tinykit.convert.checkpoint import MAX_CONTEXT, Architecture, Floats, Packed, check_shapes
+from tinykit.convert.families import FAMILIES, PART_NAMES, Family, LayerKind
 from tinykit.convert.vocabulary import write_tokenizer
 from tinykit.errors import ModelFileError, UnsupportedModelError
 
 if TYPE_CHECKING:
     from gguf import ReaderTensor
 
-_LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_TOP_NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
+# Gemma 3 mixes over all tokens in every sixth layer only, which many files do not say
+_GEMMA_PATTERN = 6
 
 
-def hugging_face_name(name: str) -> str:
+def hugging_face_name(name: str, family: Family = "llama") -> str:
     """The Hugging Face name of a ggml tensor; an unknown name stays as it is."""
-    if name in _TOP_NAMES:
-        return _TOP_NAMES[name]
-    match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
-    if match is None or match[2] not in _LAYER_NAMES:
+    names = PART_NAMES[family]
+    top = {"token_embd.weight": "model.embed_tokens.weight", "output.weight": "lm_head.weight"}
+    top |= dict.fromkeys(names.ggml_last_norms, f"{names.last_norm}.weight")
+    if name in top:
+        return top[name]
+    parts = names.by_ggml_name()
+    match = re.fullmatch(r"blk\.(\d+)\.([\w.]+)\.(weight|bias)", name)
+    if match is None or match[2] not in parts:
         return name
-    return f"model.layers.{match[1]}.{_LAYER_NAMES[match[2]]}.{match[3]}"
+    return f"model.layers.{match[1]}.{parts[match[2]]}.{match[3]}"
 
 
 @contextmanager
@@ -89,7 +78,10 @@ class GgufFile:
             self.metadata: dict[str, Any] = {
                 key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")
             }
-            self._tensors: dict[str, ReaderTensor] = {hugging_face_name(t.name): t for t in reader.tensors}
+            family = self._family()
+            self._tensors: dict[str, ReaderTensor] = {
+                hugging_face_name(t.name, family): t for t in reader.tensors
+            }
             size_bytes = path.stat().st_size
             for tensor in reader.tensors:
                 if tensor.data_offset + tensor.n_bytes > size_bytes:
@@ -99,14 +91,19 @@ class GgufFile:
         shapes = {name: tuple(int(n) for n in reversed(t.shape)) for name, t in self._tensors.items()}
         check_shapes(self.architecture, shapes, path)
 
+    def _family(self) -> Family:
+        found = self.metadata.get("general.architecture")
+        for family in FAMILIES:
+            if found == family:
+                return family
+        raise UnsupportedModelError(
+            f"{self.path.name} holds a model of family {found!r}; the GGUF importer knows "
+            f"{', '.join(FAMILIES)}.",
+            path=self.path,
+        )
+
     def _architecture(self) -> Architecture:
-        family = self.metadata.get("general.architecture")
-        if family not in FAMILIES:
-            raise UnsupportedModelError(
-                f"{self.path.name} holds a model of family {family!r}; the GGUF importer knows "
-                f"{', '.join(FAMILIES)}.",
-                path=self.path,
-            )
+        family = self._family()
 
         def value(key: str, default: Any = None) -> Any:
             found = self.metadata.get(f"{family}.{key}", default)
@@ -124,13 +121,16 @@ class GgufFile:
         tokens = self.metadata.get("tokenizer.ggml.tokens", [])
         if "<|endoftext|>" in tokens:  # ends a document whatever the chat's own end token is
             eos.append(tokens.index("<|endoftext|>"))
+        layers = int(value("block_count"))
+        kv_heads = value("attention.head_count_kv", heads)
+        per_layer = kv_heads if isinstance(kv_heads, list) else [kv_heads] * layers
         return Architecture(
             family=family,
-            layers=int(value("block_count")),
+            layers=layers,
             hidden=hidden,
             intermediate=int(value("feed_forward_length")),
             heads=heads,
-            kv_heads=int(value("attention.head_count_kv", heads)),
+            kv_heads=int(max(per_layer)),
             head_dim=int(value("attention.key_length", hidden // heads)),
             vocab_size=int(self._tensors["model.embed_tokens.weight"].shape[1]),
             context_length=min(int(value("context_length")), MAX_CONTEXT),
@@ -139,6 +139,10 @@ class GgufFile:
             tied_embeddings="lm_head.weight" not in self._tensors,
             bos_id=self.metadata.get("tokenizer.ggml.bos_token_id"),
             eos_ids=tuple(dict.fromkeys(int(e) for e in eos if e is not None)),
+            kinds=_layer_kinds(family, per_layer, value("attention.sliding_window_pattern", _GEMMA_PATTERN)),
+            window=int(value("attention.sliding_window", 0)) if family == "gemma3" else 0,
+            local_rope_theta=float(value("rope.freq_base_swa", 10000.0)),
+            conv_width=int(value("shortconv.l_cache")) if family == "lfm2" else 0,
         )
 
     def __contains__(self, name: str) -> bool:
@@ -199,3 +203,16 @@ class GgufFile:
     def rope_divisors(self) -> Floats | None:
         """Factors that divide the rotary frequencies (Llama 3's long-context rule), shape (head_dim / 2)."""
         return self.floats("rope_freqs.weight") if "rope_freqs.weight" in self._tensors else None
+
+
+def _layer_kinds(
+    family: Family, kv_heads: Sequence[int], pattern: int | Sequence[bool]
+) -> tuple[LayerKind, ...]:
+    """Layers without key heads are convolutions; most of Gemma's see only the last tokens."""
+    if family == "lfm2":
+        return tuple("full_attention" if heads else "conv" for heads in kv_heads)
+    if family == "gemma3":
+        numbers = range(1, len(kv_heads) + 1)
+        is_local = [n % pattern > 0 for n in numbers] if isinstance(pattern, int) else pattern
+        return tuple("sliding_attention" if local else "full_attention" for local in is_local)
+    return ()

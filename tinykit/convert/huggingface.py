@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tinykit.convert.checkpoint import FAMILIES, MAX_CONTEXT, Architecture, Floats, Packed, check_shapes
+from tinykit.convert.checkpoint import MAX_CONTEXT, Architecture, Floats, Packed, check_shapes
+from tinykit.convert.families import FAMILIES, Family, LayerKind
 from tinykit.convert.tensors import TensorFile
 from tinykit.errors import ModelFileError, UnsupportedModelError
 
+_FIRST_GATE = "model.layers.0.feed_forward.w1.weight"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -41,35 +43,72 @@ class HuggingFaceFolder:
             ) from error
         check_shapes(self.architecture, {n: f.shape(n) for n, f in self._files.items()}, folder)
 
+    def _family(self) -> Family:
+        found = self._config.get("model_type")
+        for family in FAMILIES:
+            if found in (family, f"{family}_text"):
+                return family
+        raise UnsupportedModelError(
+            f"{self.path} holds a model of family {found!r}; the importer knows {', '.join(FAMILIES)}.",
+            path=self.path,
+        )
+
     def _architecture(self) -> Architecture:
-        config = self._config
-        family = config.get("model_type")
-        if family not in FAMILIES:
-            raise UnsupportedModelError(
-                f"{self.path} holds a model of family {family!r}; the importer knows {', '.join(FAMILIES)}.",
-                path=self.path,
-            )
+        config, family = self._config, self._family()
         heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+        head_dim = int(config.get("head_dim") or hidden // heads)
+        scaled_by = config.get("query_pre_attn_scalar") if family == "gemma3" else None
+        for field in ("attn_logit_softcapping", "final_logit_softcapping"):
+            if config.get(field):
+                raise UnsupportedModelError(f"{self.path} uses {field}, which the importer does not do.")
         return Architecture(
             family=family,
             layers=int(config["num_hidden_layers"]),
             hidden=hidden,
-            intermediate=int(config["intermediate_size"]),
+            intermediate=self._intermediate(family),
             heads=heads,
             kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_dim=int(config.get("head_dim") or hidden // heads),
+            head_dim=head_dim,
             vocab_size=int(config["vocab_size"]),
             context_length=min(int(config["max_position_embeddings"]), MAX_CONTEXT),
-            norm_eps=float(config["rms_norm_eps"]),
+            norm_eps=float(config["norm_eps" if family == "lfm2" else "rms_norm_eps"]),
             rope_theta=float(self._rope().get("rope_theta", 10000.0)),
             tied_embeddings="lm_head.weight" not in self._files,
             bos_id=config.get("bos_token_id"),
             eos_ids=self._eos_ids(),
+            kinds=self._kinds(family),
+            window=int(config.get("sliding_window") or 0) if family == "gemma3" else 0,
+            local_rope_theta=float(self._local_rope_theta()),
+            conv_width=int(config.get("conv_L_cache", 0)),
+            attention_scale=scaled_by**-0.5 if scaled_by else None,
         )
+
+    def _intermediate(self, family: Family) -> int:
+        """LFM2 rounds the size that its configuration names; the weights have the true one."""
+        if family == "lfm2":
+            return int(self._files[_FIRST_GATE].shape(_FIRST_GATE)[0])
+        return int(self._config["intermediate_size"])
+
+    def _kinds(self, family: Family) -> tuple[LayerKind, ...]:
+        if family not in ("gemma3", "lfm2"):
+            return ()
+        config, layers = self._config, int(self._config["num_hidden_layers"])
+        if config.get("layer_types"):
+            return tuple(config["layer_types"])
+        if family == "lfm2":
+            full = set(config["full_attn_idxs"])
+            return tuple("full_attention" if n in full else "conv" for n in range(layers))
+        pattern = int(config.get("sliding_window_pattern", 6))
+        return tuple("sliding_attention" if n % pattern else "full_attention" for n in range(1, layers + 1))
+
+    def _local_rope_theta(self) -> float:
+        local = (self._config.get("rope_parameters") or {}).get("sliding_attention", {})
+        return float(local.get("rope_theta") or self._config.get("rope_local_base_freq") or 10000.0)
 
     def _rope(self) -> dict[str, Any]:
         """Rotary settings from where the config keeps them, which moved in transformers 5."""
         settings = dict(self._config.get("rope_parameters") or self._config.get("rope_scaling") or {})
+        settings = dict(settings.get("full_attention", settings))
         if "rope_theta" in self._config:
             settings.setdefault("rope_theta", self._config["rope_theta"])
         return settings
@@ -88,8 +127,10 @@ class HuggingFaceFolder:
         return {"F32"}
 
     def floats(self, name: str) -> Floats:
-        """The tensor as float32."""
-        return self._files[name].floats(name)
+        """The tensor as float32; of Gemma's norms, which store the distance from one, the whole factor."""
+        values = self._files[name].floats(name)
+        is_distance = self.architecture.family == "gemma3" and name.endswith("norm.weight")
+        return values + np.float32(1) if is_distance else values
 
     def packed(self, name: str) -> Packed | None:
         """None: the weights are not quantised."""
