@@ -40,7 +40,8 @@ table: .venv/installed
 .venv-extra/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-extra
 	.venv-extra/bin/python -m pip install --quiet --upgrade pip
-	.venv-extra/bin/python -m pip install --quiet -e ".[dev,tune,transformers]" "peft>=0.15"
+	.venv-extra/bin/python -m pip install --quiet -e ".[dev,tune,transformers]" "peft>=0.15" \
+		"onnxruntime-genai>=0.18" onnx-ir
 	touch $@
 
 clean:

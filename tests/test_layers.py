@@ -9,14 +9,14 @@ import tinykit
 
 ROOT = Path(tinykit.__file__).parent
 LAYERS = [
-    {"errors", "optional", "settings", "progress"},
+    {"displays", "errors", "events", "optional", "settings", "progress"},
     {
-        "casing", "checks", "devices", "download", "extraction", "fillers", "focus", "language", "package_index", "phrases",
-        "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "wordlists", "tokenizer",
+        "casing", "catalog", "checks", "devices", "download", "extraction", "fillers", "focus", "hub", "hub_cache", "hub_listing", "language", "package_index", "phrases",
+        "marks", "model_config", "model_files", "model_spec", "own_models", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "wordlists", "tokenizer",
     },
     {"convert", "backends"},
     {"generation"},
-    {"loading"},
+    {"folders", "loading"},
     {"session", "titling", "inventory"},
     {"lab", "tune", "doctor", "cli", "__main__"},
 ]  # fmt: skip
@@ -72,6 +72,7 @@ def test_backends_do_not_know_each_other():
             path.stem,
             "base",
             "signature",
+            "onnx_state",
             "__init__",
         }
         assert not {name.split(".")[-1] for name in imports(path) if ".backends." in name} & others

@@ -1,9 +1,15 @@
-import shutil
-import subprocess
-
 import pytest
 
-from tests.index_server import WHEEL_NAME, Fault, IndexServer, isolate_pip, make_spec, make_wheel, write_wheel
+from tests.index_server import (
+    WHEEL_NAME,
+    Fault,
+    IndexServer,
+    isolate_pip,
+    make_certificate,
+    make_spec,
+    make_wheel,
+    write_wheel,
+)
 from tinykit.errors import DownloadError, NotFoundError, OfflineError, OptionError
 from tinykit.package_index import LinkSearch, open_client
 from tinykit.pip_config import PipConfig
@@ -171,25 +177,7 @@ def test_useless_proxy_is_named(proxy):
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    path = tmp_path_factory.mktemp("certificate") / "both.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=localhost",
-    ]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", path, "-out", path.with_suffix(".crt")]
-    subprocess.run(command, check=True, capture_output=True)
-    path.write_bytes(path.read_bytes() + path.with_suffix(".crt").read_bytes())
-    return path
+    return make_certificate(tmp_path_factory.mktemp("certificate") / "both.pem")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 import io
 import sys
 import types
+from typing import ClassVar
 
 import pytest
 
@@ -192,6 +193,7 @@ def notebook(monkeypatch):
     ipython.display.display = display
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
     return shown
 
 
@@ -227,3 +229,188 @@ def test_resumed_and_restarted_work_is_told_apart(clock, capsys):
         stage.restart()
         stage.advance(100)
     assert capsys.readouterr().err.endswith("thing: 100 B in 1.0 s\n")
+
+
+class FakeWidget:
+    made: ClassVar[list] = []
+
+    def __init__(self, children=(), **facts):
+        self.children = tuple(children)
+        self.values = []
+        self.is_closed = False
+        self.made.append(self)
+
+    def __setattr__(self, name, value):
+        if name == "value":
+            self.values.append(value)
+        super().__setattr__(name, value)
+
+    def _repr_mimebundle_(self):
+        return {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "HBox(...)"}
+
+    def close(self):
+        self.is_closed = True
+
+
+@pytest.fixture
+def widgets(notebook, monkeypatch):
+    """A stand-in for ipywidgets; gives what was displayed and the widgets made."""
+    module = types.ModuleType("ipywidgets")
+    module.FloatProgress = module.Label = module.HBox = FakeWidget
+    monkeypatch.setattr(FakeWidget, "made", [])
+    monkeypatch.setitem(sys.modules, "ipywidgets", module)
+    return notebook, FakeWidget.made
+
+
+def test_notebook_bar_moves_and_ends_as_one_sentence(clock, widgets):
+    shown, made = widgets
+    work(None, clock, steps=4, step_s=1, amount=25, total=100)
+    (first, content), (last, sentence) = shown
+    assert (first, last) == ("display", "update")
+    assert content["text/plain"] == "thing: 25 % of 100 B"
+    assert "application/vnd.jupyter.widget-view+json" in content
+    assert sentence == {"text/plain": "thing: 100 B in 4.0 s"}
+    assert [widget.values for widget in made[:2]] == [
+        [0.25, 0.5, 0.75, 1.0],
+        [f"thing: {percent} % of 100 B" for percent in (25, 50, 75, 100)],
+    ]
+    assert all(widget.is_closed for widget in made)
+
+
+def test_notebook_bar_that_fails_leaves_a_sentence_and_no_widget(clock, widgets):
+    shown, made = widgets
+    with pytest.raises(OSError), Progress().stage("thing", total=100, unit="B") as stage:
+        clock.s += 1
+        stage.advance(40)
+        raise OSError
+    assert shown[-1] == ("update", {"text/plain": "thing: 40 % of 100 B (stopped)"})
+    assert all(widget.is_closed for widget in made)
+
+
+def test_widgets_that_do_not_work_become_a_line(clock, widgets, monkeypatch, caplog):
+    def fail(*_, **options):
+        raise RuntimeError("no front end")
+
+    monkeypatch.setattr(sys.modules["ipywidgets"], "HBox", fail)
+    caplog.set_level("INFO")
+    work(None, clock, steps=2, step_s=1, amount=50, total=100)
+    assert [content for _, content in widgets[0]] == [
+        {"text/plain": "thing: 50 % of 100 B"},
+        {"text/plain": "thing: 100 % of 100 B"},
+        {"text/plain": "thing: 100 B in 2.0 s"},
+    ]
+    assert "no front end" in caplog.text
+
+
+# several files in one stage
+
+
+def files_of(events):
+    return [(event.status, event.file, event.loaded_bytes) for event in events]
+
+
+def test_files_count_for_themselves_and_for_the_whole(clock):
+    events = []
+    files = {"a": (0, 10), "b": (5, 10)}
+    with Progress(events.append).stage(
+        "repo", total=20, unit="B", model="m", initial=5, files=files
+    ) as stage:
+        for name in files:
+            with stage.one_file(name) as counter:
+                clock.s += 1
+                counter.advance(5)
+                if name == "a":
+                    counter.advance(5)
+    assert files_of(events) == [
+        ("initiate", None, 5), ("download", None, 5),
+        ("initiate", "a", 0), ("download", "a", 0),
+        ("progress_total", None, 10), ("progress", "a", 5), ("progress", "a", 10), ("done", "a", 10),
+        ("progress_total", None, 15),
+        ("initiate", "b", 5), ("download", "b", 5),
+        ("progress_total", None, 20), ("progress", "b", 10), ("done", "b", 10),
+        ("progress_total", None, 20),
+        ("done", None, 20),
+    ]  # fmt: skip
+    totals = [event for event in events if event.status == "progress_total"]
+    assert totals[0].files == {"a": (5, 10), "b": (5, 10)}
+    assert [event.percent for event in totals] == [50, 75, 100, 100]
+
+
+def test_file_that_starts_over_takes_its_bytes_back(clock):
+    with Progress(False).stage(
+        "repo", total=20, unit="B", initial=8, files={"a": (8, 10), "b": (0, 10)}
+    ) as stage:
+        with stage.one_file("b") as counter:
+            counter.advance(10)
+        with stage.one_file("a") as counter:
+            counter.restart()
+            assert (stage.count, stage.initial, stage.files["a"]) == (10, 0, (0, 10))
+            counter.advance(10)
+        assert stage.count == stage.total
+
+
+# listeners
+
+
+@pytest.fixture
+def heard():
+    events = []
+    unsubscribe = progress.subscribe(events.append)
+    yield events
+    unsubscribe()
+
+
+def test_listener_hears_what_no_callback_was_given_for(clock, heard, capsys):
+    work(False, clock, steps=1, step_s=1, total=10, model="m")
+    Progress(False).ready("m", name="owner/name", task="text-classification")
+    assert [event.status for event in heard] == ["initiate", "download", "progress", "done", "ready"]
+    assert {event.model for event in heard} == {"m"}
+    assert (heard[-1].name, heard[-1].task) == ("owner/name", "text-classification")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_each_subscription_ends_by_itself(clock, heard):
+    twice = []
+    first, second = progress.subscribe(twice.append), progress.subscribe(twice.append)
+    Progress().ready("m")
+    first()
+    first()
+    Progress().ready("m")
+    second()
+    Progress().ready("m")
+    assert (len(twice), len(heard)) == (3, 3)
+
+
+def test_listener_that_fails_stops_neither_the_others_nor_the_work(clock, heard, caplog):
+    def fail(event):
+        raise ValueError
+
+    unsubscribe = progress.subscribe(fail)
+    later = []
+    unsubscribe_later = progress.subscribe(later.append)
+    work(False, clock, steps=1, step_s=1, total=10)
+    unsubscribe()
+    unsubscribe_later()
+    assert len(later) == len(heard) == 4
+    assert "the work goes on" in caplog.text
+
+
+BUSY_CELL = """
+import time
+from tinykit.progress import Progress
+with Progress().stage("thing", total=100, unit="B") as stage:
+    for _ in range(10):
+        time.sleep(0.1)
+        stage.advance(10)
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_real_notebook_keeps_the_sentence_only():
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(BUSY_CELL)])
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    (output,) = notebook.cells[0].outputs
+    assert output.output_type == "display_data"
+    assert list(output.data) == ["text/plain"]
+    assert output.data["text/plain"].startswith("thing: 100 B in ")

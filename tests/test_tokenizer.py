@@ -149,8 +149,22 @@ def test_lone_surrogates_and_control_characters_are_encoded(tokenizer):
         ("{% for m in messages %}{% if loop.first %}{{ m.role }}{% break %}{% endif %}{% endfor %}", "user"),
         ("{{ messages | tojson }}", '[{"role": "user", "content": "hi"}]'),
         ("{% if enable_thinking %}think{% else %}no{% endif %}", "no"),
+        ("{% if thinking is defined and thinking %}think{% else %}no{% endif %}", "no"),
+        ("{% generation %}\n{{ messages[0].content }}{% endgeneration %}\n!", "hi!"),
+        ("{{ 'yes' if unk_token is defined else 'no' }}", "no"),
+        ("{{ {'b': 1, 'a': 'é'} | tojson(separators=(',', ':'), sort_keys=True) }}", '{"a":"é","b":1}'),
     ],
-    ids=["bos", "generation_marks", "loop_controls", "tojson", "thinking_off"],
+    ids=[
+        "bos",
+        "generation_marks",
+        "loop_controls",
+        "tojson",
+        "thinking_off",
+        "other_thinking_off",
+        "marks_swallow_line_ends",
+        "missing_tokens_are_undefined",
+        "tojson_options",
+    ],
 )
 def test_templates_of_the_wild(folder, template, expected):
     tokenizer = with_template(folder, template)
@@ -291,3 +305,38 @@ def test_bad_messages_are_named(messages):
     with pytest.raises(OptionError, match="message") as caught:
         as_messages(messages)
     assert caught.value.name == "messages"
+
+
+def test_end_tokens_of_the_vocabulary(folder):
+    names = {"<|im_end|>", "<|endoftext|>"}
+    tokenizer = Tokenizer.from_folder(folder)
+    assert set(tokenizer.end_ids()) == {tokenizer.special_id(name) for name in names}
+
+
+def test_template_by_name_and_older_template_files(folder, tmp_path):
+    config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    config["chat_template"] = [
+        {"name": "tool_use", "template": "tools"},
+        {"name": "default", "template": "plain"},
+    ]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    chat = [Message("user", "x")]
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert tokenizer.decode(tokenizer.encode_chat(chat)) == "plain"
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "older"}', encoding="utf-8")
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert tokenizer.decode(tokenizer.encode_chat(chat)) == "older"
+
+
+def test_control_tokens_swallow_white_space_where_the_vocabulary_says_so(folder, tmp_path):
+    fields = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    for token in fields["added_tokens"]:
+        token["rstrip"] = token["content"] == "<|im_end|>"
+        token["lstrip"] = token["content"] == "<|im_start|>"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(fields), encoding="utf-8")
+    (tmp_path / "chat_template.jinja").write_text("a \n<|im_start|> b<|im_end|>\n c", encoding="utf-8")
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    ids = tokenizer.encode_chat([Message("user", "x")])
+    start, end = tokenizer.special_id("<|im_start|>"), tokenizer.special_id("<|im_end|>")
+    assert ids == [*tokenizer.encode("a"), start, *tokenizer.encode(" b"), end, *tokenizer.encode("c")]

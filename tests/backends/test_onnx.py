@@ -122,3 +122,30 @@ def test_damaged_graph_is_a_clear_error(tmp_path, graph):
     cut.write_bytes(graph.read_bytes()[:-100])
     with pytest.raises(ModelFileError, match=r"cannot load .*cut\.onnx"):
         OnnxBackend(cut, dtype="fp32", context_length=tiny.CONTEXT)
+
+
+def test_faulty_fusion_of_older_runtimes_is_left_out(graph, monkeypatch):
+    import onnxruntime
+
+    opened = onnxruntime.InferenceSession
+
+    def faulty(path, options, *, providers, disabled_optimizers):
+        if not disabled_optimizers:
+            raise RuntimeError("InsertedPrecisionFreeCast_x in SimplifiedLayerNormFusion")
+        return opened(path, options, providers=providers, disabled_optimizers=disabled_optimizers)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", faulty)
+    backend = OnnxBackend(graph, dtype="fp32", context_length=tiny.CONTEXT, threads=1)
+    assert backend.forward(IDS, backend.new_state()).shape == (len(tiny.VOCABULARY),)
+
+
+def test_weights_that_lie_elsewhere_are_found_by_name(graph, tmp_path):
+    moved = tmp_path / "blob"
+    moved.write_bytes(graph.with_name(f"{graph.name}_data").read_bytes())
+    alone = tmp_path / "graph.onnx"
+    alone.write_bytes(graph.read_bytes())
+    options = {"dtype": "fp32", "context_length": tiny.CONTEXT, "threads": 1}
+    backend = OnnxBackend(alone, data={f"{graph.name}_data": moved}, **options)
+    np.testing.assert_array_equal(logits_of(backend, IDS), logits_of(OnnxBackend(graph, **options), IDS))
+    with pytest.raises(ModelFileError, match="absent"):
+        OnnxBackend(alone, data={f"{graph.name}_data": tmp_path / "absent"}, **options)

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tinykit.backends.signature import find_states
+from tinykit.backends.signature import StateHints, find_states
 from tinykit.errors import UnsupportedModelError
 
 
@@ -50,3 +50,24 @@ def test_state_of_unknown_type_is_named():
     past, present = port("past_conv.0", "b", 8, kind="tensor(bfloat16)"), port("present_conv.0", "b", 8)
     with pytest.raises(UnsupportedModelError, match="bfloat16"):
         find_states([past], [present])
+
+
+KEY = port("past_key_values.0.key", "b", 2, "past_sliding_length", "kv_cache_dim")
+PRESENT = port("present.0.key", "b", 2, "total_sliding_length", "kv_cache_dim")
+
+
+def test_configuration_gives_the_size_of_symbolic_heads():
+    (state,) = find_states([KEY], [PRESENT], StateHints({"kv_cache_dim": 32}))
+    assert (state.shape, state.growth_axis) == ((1, 2, 0, 32), 2)
+
+
+def test_ring_buffer_has_a_fixed_size():
+    hints = StateHints({"kv_cache_dim": 32}, windows={"past_key_values.0.key": 16})
+    (state,) = find_states([KEY], [PRESENT], hints)
+    assert (state.shape, state.growth_axis) == ((1, 2, 16, 32), None)
+
+
+def test_configuration_names_the_output_of_a_state():
+    past, present = port("memory.0", "b", 4), port("next_memory.0", "b", 4)
+    (state,) = find_states([past], [present], StateHints(presents={"memory.0": "next_memory.0"}))
+    assert (state.past, state.present) == ("memory.0", "next_memory.0")

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from gguf import GGUFValueType, GGUFWriter
@@ -5,7 +7,8 @@ from gguf import GGUFValueType, GGUFWriter
 from tests import tiny_models as tiny
 from tinykit import loading, store
 from tinykit.convert.checkpoint import pack_int8
-from tinykit.convert.gguf import GgufFile, hugging_face_name
+from tinykit.convert.fields import Fields
+from tinykit.convert.gguf import GgufFile, _kv_heads, _layer_kinds, hugging_face_name
 from tinykit.convert.importer import import_model
 from tinykit.errors import ModelFileError, UnsupportedModelError
 
@@ -67,6 +70,29 @@ def test_pack_int8_is_off_by_half_a_step_at_most():
 )
 def test_hugging_face_name(name, expected):
     assert hugging_face_name(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "expected"),
+    [
+        ("gemma3", "blk.1.ffn_norm.weight", "model.layers.1.pre_feedforward_layernorm.weight"),
+        ("gemma3", "blk.1.post_ffw_norm.weight", "model.layers.1.post_feedforward_layernorm.weight"),
+        ("lfm2", "blk.0.shortconv.conv.weight", "model.layers.0.conv.conv.weight"),
+        ("lfm2", "blk.0.ffn_gate.weight", "model.layers.0.feed_forward.w1.weight"),
+        ("lfm2", "token_embd_norm.weight", "model.embedding_norm.weight"),
+    ],
+)
+def test_hugging_face_name_of_other_families(family, name, expected):
+    assert hugging_face_name(name, family) == expected
+
+
+def test_kinds_of_layers():
+    gguf = Path(__file__).parents[1] / "fixtures" / "gguf"
+    gemma, lfm2 = (GgufFile(gguf / f"{name}-Q8_0.gguf").architecture for name in ("gemma3", "lfm2"))
+    assert gemma.kinds == ("sliding_attention", "full_attention", "sliding_attention")
+    assert (gemma.window, gemma.local_rope_theta, gemma.is_gelu) == (16, 10000.0, True)
+    assert lfm2.kinds == ("conv", "full_attention", "conv", "full_attention")
+    assert (lfm2.conv_width, lfm2.kv_heads) == (3, 2)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 4, 20, 500, 4000, -200, -1], ids=lambda n: f"first_{n}_bytes")
@@ -298,3 +324,37 @@ def test_weights_that_are_not_finite_are_refused(tmp_path):
     file = GgufFile(tiny.write_gguf(tmp_path / "m.gguf", "llama", weights))
     with pytest.raises(ModelFileError, match="not finite"):
         file.floats("model.layers.0.mlp.up_proj.weight")
+
+
+@pytest.mark.parametrize(
+    ("value", "match"),
+    [
+        ([0, 2], "head_count_kv is .* a list of 3 whole numbers"),
+        ([0, 0, 0], "not all of them 0"),
+        ([0, -1, 2], "head_count_kv is"),
+        ([0, "2", 2], "head_count_kv is"),
+        ([1, 0, 2], "head_count_kv = .* cannot compute"),
+        (0, "head_count_kv is 0"),
+    ],
+)
+def test_key_heads_of_each_layer_are_checked(value, match):
+    fields = Fields({"lfm2.attention.head_count_kv": value}, Path("m.gguf"), "lfm2.")
+    with pytest.raises(ModelFileError, match=match):
+        _kv_heads(fields, "lfm2", 4, 3)
+
+
+@pytest.mark.parametrize("pattern", [0, -1, "6", [True], [True, False, "x"]])
+def test_pattern_of_windows_is_checked(pattern):
+    fields = Fields({"gemma3.attention.sliding_window_pattern": pattern}, Path("m.gguf"), "gemma3.")
+    with pytest.raises(ModelFileError, match="sliding_window_pattern"):
+        _layer_kinds(fields, "gemma3", [1, 1, 1])
+
+
+def test_pattern_of_windows_is_a_number_or_a_list():
+    def kinds(value):
+        fields = Fields({"gemma3.attention.sliding_window_pattern": value}, Path("m.gguf"), "gemma3.")
+        return [kind.partition("_")[0] for kind in _layer_kinds(fields, "gemma3", [1] * 6)]
+
+    assert kinds(None) == ["sliding"] * 5 + ["full"]
+    assert kinds(2) == ["sliding", "full"] * 3
+    assert kinds([True, False, False, True, True, True]) == ["sliding", "full", "full"] + ["sliding"] * 3

@@ -1,4 +1,6 @@
+import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from tinykit.convert.importer import import_model
 from tinykit.errors import ModelFileError, UnsupportedModelError
 
 IDS = [1, 40, 41, 42, 200, 7]
+FIXTURES = Path(__file__).parent.parent / "fixtures"
 
 
 def write_folder(folder, family, weights, shards=1, **changes):
@@ -248,3 +251,98 @@ def test_folder_without_weights_or_tokenizer_is_named(tmp_path):
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelFileError, match=r"no file .*model\.safetensors"):
         HuggingFaceFolder(folder)
+
+
+def as_folder(family, folder, **changes):
+    """The tiny model in `tests/fixtures`, and the same as safetensors with what transformers writes."""
+    gguf = GgufFile(FIXTURES / "gguf" / f"{family}-Q8_0.gguf")
+    arch, is_gemma = gguf.architecture, family == "gemma3"
+    weights = {}
+    for name in gguf._tensors:
+        values = gguf.floats(name)
+        if is_gemma and name.endswith("norm.weight"):
+            values = values - np.float32(1)
+        weights[name] = values[:, None] if ".conv.conv." in name else values
+    own = {
+        "gemma3": {
+            "model_type": "gemma3_text",
+            "rms_norm_eps": arch.norm_eps,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "query_pre_attn_scalar": arch.head_dim,
+            "sliding_window": arch.window,
+            "rope_local_base_freq": arch.local_rope_theta,
+        },
+        "lfm2": {"norm_eps": arch.norm_eps, "conv_L_cache": arch.conv_width, "conv_bias": False},
+    }
+    fields = arch.config() | own[family] | {"layer_types": list(arch.kinds), "hidden_act": None} | changes
+    folder.mkdir()
+    save_file(
+        {name: np.ascontiguousarray(values) for name, values in weights.items()}, folder / "model.safetensors"
+    )
+    (folder / "config.json").write_text(json.dumps(fields), encoding="utf-8")
+    gguf.write_tokenizer(folder)
+    return gguf
+
+
+def logits_of(source, folder):
+    folder.mkdir()
+    graph = import_model(source, folder, dtype="fp32")
+    backend = OnnxBackend(graph, dtype="fp32", context_length=64, threads=1)
+    return backend.forward(IDS * 5, backend.new_state())
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("gemma3", {}),
+        (
+            "gemma3",
+            {"rope_parameters": {"full_attention": {"rope_type": "default"}, "sliding_attention": {}}},
+        ),
+        ("lfm2", {}),
+        ("lfm2", {"intermediate_size": 1}),
+    ],
+    ids=["gemma3", "gemma3_rope_by_kind", "lfm2", "lfm2_size_to_be_rounded"],
+)
+def test_folder_of_other_families_is_the_gguf_file(family, changes, tmp_path):
+    gguf = as_folder(family, tmp_path / "model", **changes)
+    source = HuggingFaceFolder(tmp_path / "model")
+    assert dataclasses.replace(source.architecture, attention_scale=None, eos_ids=()) == dataclasses.replace(
+        gguf.architecture, eos_ids=()
+    )
+    np.testing.assert_allclose(
+        logits_of(source, tmp_path / "a"), logits_of(gguf, tmp_path / "b"), atol=1e-4, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "match"),
+    [
+        ("gemma3", {"layer_types": ["full_attention"]}, "layer_types is .* it must be a list of"),
+        ("gemma3", {"layer_types": None, "sliding_window_pattern": 0}, "sliding_window_pattern is 0"),
+        ("gemma3", {"sliding_window": None}, "sliding_window is missing"),
+        ("gemma3", {"hidden_activation": "silu"}, "hidden_activation = 'silu'"),
+        ("gemma3", {"final_logit_softcapping": 30.0}, r"final_logit_softcapping = 30\.0"),
+        ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
+        (
+            "gemma3",
+            {"rope_parameters": {"full_attention": {}, "sliding_attention": {"rope_type": "linear"}}},
+            r"rope_parameters\.sliding_attention\.rope_type = 'linear'",
+        ),
+        ("lfm2", {"layer_types": None}, "full_attn_idxs is missing"),
+        ("lfm2", {"conv_L_cache": "3"}, "conv_L_cache is '3'"),
+    ],
+)
+def test_fields_of_other_families_are_checked(family, changes, match, tmp_path):
+    as_folder(family, tmp_path / "model", **changes)
+    with pytest.raises(ModelFileError, match=match):
+        HuggingFaceFolder(tmp_path / "model")
+
+
+@pytest.mark.parametrize("family", ["gemma3", "lfm2"])
+def test_layer_of_another_kind_is_not_computed_as_one_that_is_known(family, tmp_path):
+    gguf = as_folder(family, tmp_path / "known")
+    kinds = ["chunked_attention", *gguf.architecture.kinds[1:]]
+    as_folder(family, tmp_path / "model", layer_types=kinds)
+    with pytest.raises(UnsupportedModelError, match="layer_types = .*chunked"):
+        HuggingFaceFolder(tmp_path / "model")

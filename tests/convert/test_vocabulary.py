@@ -1,11 +1,15 @@
+import itertools
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests import tiny_models as tiny
 from tinykit.convert.gguf import GgufFile
 from tinykit.convert.vocabulary import build_tokenizer, write_tokenizer
 from tinykit.errors import ModelFileError, UnsupportedModelError
+from tinykit.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -38,14 +42,88 @@ def test_write_tokenizer_keeps_template_and_tokens(metadata, tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        ({"tokenizer.ggml.model": "llama"}, UnsupportedModelError, "vocabulary 'llama'"),
+        ({"tokenizer.ggml.model": "bert"}, UnsupportedModelError, "vocabulary 'bert'"),
+        ({"tokenizer.ggml.model": "llama"}, ModelFileError, "scores"),
         ({"tokenizer.ggml.pre": "klingon"}, UnsupportedModelError, "pre-tokenizer 'klingon'"),
         ({"tokenizer.ggml.tokens": None}, ModelFileError, "incomplete"),
         ({"tokenizer.ggml.token_type": [1]}, ModelFileError, "incomplete"),
         ({"tokenizer.ggml.merges": ["x yy"]}, ModelFileError, "merges do not fit"),
     ],
-    ids=["sentencepiece", "unknown_split", "no_tokens", "types_too_short", "merge_of_unknown_tokens"],
+    ids=[
+        "other_kind",
+        "sentencepiece_without_scores",
+        "unknown_split",
+        "no_tokens",
+        "types_too_short",
+        "merge_of_unknown_tokens",
+    ],
 )
 def test_what_cannot_be_read_is_named(change, error, match, metadata):
     with pytest.raises(error, match=match):
         build_tokenizer({**metadata, **change})
+
+
+# ---- SentencePiece ------------------------------------------------------------------------------
+
+PIECES = ["▁", "t", "h", "e", "a", "n", "▁t", "th", "he", "▁th", "the", "▁the", "an", "▁a", "▁▁", "▁an"]
+TOKENS = ["<unk>", "<bos>", "<end_of_turn>", *(f"<0x{byte:02X}>" for byte in range(256)), *PIECES]
+SCORES = [0.0] * 259 + [-100.0 - n if len(piece) == 1 else -float(n) for n, piece in enumerate(PIECES)]
+
+
+def sentencepiece(**change):
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": TOKENS,
+        "tokenizer.ggml.scores": SCORES,
+        "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * len(PIECES),
+        "tokenizer.ggml.add_space_prefix": False,
+        **change,
+    }
+
+
+def joined_by_score(text):
+    """What SentencePiece does: join the neighbors that make the best-scored token, leftmost first."""
+    pieces = list(text.replace(" ", "▁"))
+    while True:
+        pairs = [
+            (SCORES[TOKENS.index(a + b)], -at)
+            for at, (a, b) in enumerate(itertools.pairwise(pieces))
+            if a + b in TOKENS
+        ]
+        if not pairs:
+            return pieces
+        at = -max(pairs)[1]
+        pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+
+
+@given(st.text(alphabet="then a", max_size=40))
+def test_scores_join_like_sentencepiece(text):
+    assert build_tokenizer(sentencepiece()).encode(text).tokens == joined_by_score(text)
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="▁"), max_size=20))
+def test_sentencepiece_gives_any_text_back(text):
+    tokenizer = build_tokenizer(sentencepiece())
+    assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
+
+
+def test_unknown_characters_are_bytes():
+    assert build_tokenizer(sentencepiece()).encode("é").tokens == ["<0xC3>", "<0xA9>"]
+
+
+def test_space_before_the_text_where_the_model_wants_one():
+    tokenizer = build_tokenizer(sentencepiece(**{"tokenizer.ggml.add_space_prefix": True}))
+    assert tokenizer.encode("the").tokens == ["▁the"]
+    assert tokenizer.decode(tokenizer.encode("the a").ids) == "the a"
+
+
+def test_control_tokens_of_sentencepiece_are_special(tmp_path):
+    write_tokenizer(sentencepiece(**{"tokenizer.ggml.eos_token_id": 1}), tmp_path)
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert set(tokenizer.end_ids()) == {1, 2}
+    assert tokenizer.decode(tokenizer.encode("<bos>")) == "<bos>"
+
+
+def test_lfm2_keeps_whole_words(metadata):
+    tokenizer = build_tokenizer({**metadata, "tokenizer.ggml.pre": "lfm2", "tokenizer.ggml.merges": []})
+    assert tokenizer.encode("the").tokens == ["the"]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests import tiny_models as tiny
 from tinykit.backends.onnx import OnnxBackend
-from tinykit.backends.scripted import ScriptedBackend
+from tinykit.backends.scripted import ScriptedBackend, ScriptedState
 from tinykit.convert.gguf import GgufFile
 from tinykit.convert.importer import import_model
 from tinykit.convert.vocabulary import build_tokenizer
@@ -124,6 +124,50 @@ def test_recipes_prefix_is_computed_once():
         engine.generate(Request((5,) * 12 + (last,) * 8, prefix_tokens=12))
     assert [len(call) for call in engine.backend.calls if len(call) > 1] == [20, 8]
     assert engine.cache.size_bytes == 8 * 12
+
+
+class Recurrent(ScriptedState):
+    """A state that cannot be rolled back."""
+
+    @property
+    def can_truncate(self):
+        return False
+
+    def truncate(self, length):
+        raise BackendError("recurrent")
+
+    def copy(self, length=None):
+        assert length in (None, self.length)
+        return Recurrent(self.token_ids)
+
+
+def recurrent_engine(monkeypatch, answer, prompt_length):
+    engine = scripted_engine(answer, prompt_length)
+    monkeypatch.setattr(engine.backend, "new_state", Recurrent)
+    return engine
+
+
+def test_recipes_prefix_is_computed_once_by_recurrent_models(monkeypatch):
+    engine = recurrent_engine(monkeypatch, [A], 20)
+    for last, reused in ((A, 0), (B, 12), (A, 12)):
+        completion = engine.generate(Request((5,) * 12 + (last,) * 8, prefix_tokens=12))
+        assert completion.usage.kv_reused_tokens == reused
+    assert [len(call) for call in engine.backend.calls if len(call) > 1] == [12, 8, 8, 8]
+    assert engine.cache.size_bytes == 8 * 12
+
+
+def test_prefix_as_long_as_the_prompt_is_harmless_to_recurrent_models(monkeypatch):
+    engine = recurrent_engine(monkeypatch, [A], 12)
+    for _ in range(2):
+        assert engine.generate(Request((5,) * 12, prefix_tokens=12)).text == "A"
+
+
+def test_next_turn_of_a_chat_extends_a_recurrent_state(monkeypatch):
+    engine = recurrent_engine(monkeypatch, [A, A], 6)
+    engine.generate(Request((5,) * 6))
+    completion = engine.generate(Request((*(5,) * 6, A, A, EOS, B, B)))
+    assert completion.usage.kv_reused_tokens == 8
+    assert engine.generate(Request((*(5,) * 6, B, B))).usage.kv_reused_tokens == 0
 
 
 def test_next_turn_of_a_chat_extends_the_last_one():

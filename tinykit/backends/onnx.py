@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import mmap
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from tinykit.backends.base import BackendInfo, Logits, State
-from tinykit.backends.signature import StatePort, find_states, numpy_dtype
+from tinykit.backends.onnx_state import Array, OnnxState, Side
+from tinykit.backends.signature import NO_HINTS, StateHints, find_states, numpy_dtype
 from tinykit.devices import default_threads
 from tinykit.errors import BackendError, ClosedError, ModelFileError, TinykitError
 
@@ -23,81 +24,11 @@ if TYPE_CHECKING:
 
 # written by tinykit.convert.decoder: the graph's attention accepts one buffer as past and present
 _SHARED_KV = "tinykit.shared_kv"
-_CAPACITY_STEP = 256  # tokens; KV buffers have a multiple of it
-_Array = npt.NDArray[Any]
-
-
-class OnnxState:
-    """A model's states as numpy arrays; shared buffers have room for `capacity` tokens."""
-
-    def __init__(self, ports: Sequence[StatePort], *, capacity: int) -> None:
-        self.ports = ports
-        self.capacity = capacity
-        self.length = 0
-        self.arrays = [np.zeros(_with_axis(port, capacity), port.dtype) for port in ports]
-        self.binding: Any = None  # the backend's cached one-token binding to these arrays
-
-    @property
-    def size_bytes(self) -> int:
-        """Memory held."""
-        return sum(array.nbytes for array in self.arrays)
-
-    @property
-    def can_truncate(self) -> bool:
-        """False as soon as one state has a fixed size."""
-        return all(port.growth_axis is not None for port in self.ports)
-
-    def truncate(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
-        if not 0 <= length <= self.length:
-            raise ValueError(f"cannot truncate a state of {self.length} tokens to {length}")
-        if length < self.length and not self.can_truncate:
-            raise BackendError("This model has recurrent states, which cannot be rolled back.")
-        self.length = length
-        if self.capacity > max(4 * _CAPACITY_STEP, 4 * length):
-            self._resize(length or 1)
-        if not self.capacity:
-            self.arrays = [
-                _first(port, array, length) for port, array in zip(self.ports, self.arrays, strict=True)
-            ]
-
-    def copy(self, length: int | None = None) -> OnnxState:
-        """An independent copy of the first `length` tokens' state."""
-        length = self.length if length is None else length
-        if length < self.length and not self.can_truncate:
-            raise BackendError("This model has recurrent states, which cannot be rolled back.")
-        twin = OnnxState(self.ports, capacity=0)
-        twin.arrays = [
-            _first(port, array, length).copy() for port, array in zip(self.ports, self.arrays, strict=True)
-        ]
-        twin.length = length
-        if self.capacity:
-            twin.reserve(length)
-        return twin
-
-    def reserve(self, tokens: int) -> None:
-        """Make room for `tokens` tokens in all, keeping what is there."""
-        if tokens <= self.capacity:
-            return
-        # by a quarter at least, so that a long answer does not copy its cache over and over
-        self._resize(max(tokens, self.capacity + self.capacity // 4))
-
-    def _resize(self, tokens: int) -> None:
-        capacity = -(-tokens // _CAPACITY_STEP) * _CAPACITY_STEP
-        grown = [np.zeros(_with_axis(port, capacity), port.dtype) for port in self.ports]
-        for port, old, new in zip(self.ports, self.arrays, grown, strict=True):
-            _first(port, new, self.length)[...] = _first(port, old, self.length)
-        self.arrays, self.capacity, self.binding = grown, capacity, None
-
-
-def _with_axis(port: StatePort, tokens: int) -> tuple[int, ...]:
-    return tuple(tokens if axis == port.growth_axis else size for axis, size in enumerate(port.shape))
-
-
-def _first(port: StatePort, array: _Array, tokens: int) -> _Array:
-    if port.growth_axis is None:
-        return array
-    return array[(slice(None),) * port.growth_axis + (slice(tokens),)]
+_KEEP_INPUTS = frozenset({"num_logits_to_keep", "logits_to_keep"})
+# ONNX Runtime up to 1.27 fails on fp16 graphs of plain operators:
+# https://github.com/microsoft/onnxruntime/issues/26717
+_FAULTY_FUSION = "SimplifiedLayerNormFusion"
+_MROPE_ROWS = 3  # time, height, width
 
 
 class OnnxBackend:
@@ -108,8 +39,11 @@ class OnnxBackend:
         dtype: What to report as the weights' precision.
         context_length: Tokens that the model was made for.
         threads: Threads for one operator; by default `default_threads()`.
-        shared_kv: None reads from the graph whether one buffer may serve as past and present; False forces
-            plain feeds, which give the same logits and copy the whole cache at each step.
+        shared_kv: Whether one buffer may serve as past and present. None reads the mark of our own graphs;
+            False forces plain feeds, which give the same logits and copy the whole cache at each step.
+        hints: What the model's configuration says about its states.
+        data: All files with weights by the names that the graph has for them, if they lie elsewhere than
+            beside `path`.
 
     Raises:
         ModelFileError: ONNX Runtime cannot load the file.
@@ -124,29 +58,33 @@ class OnnxBackend:
         context_length: int,
         threads: int | None = None,
         shared_kv: bool | None = None,
+        hints: StateHints = NO_HINTS,
+        data: Mapping[str, Path] | None = None,
     ) -> None:
         threads = threads or default_threads()
-        self._session: onnxruntime.InferenceSession | None = _open_session(path, threads)
+        # the session reads these for as long as it lives
+        self._maps = {name: _mapped(file) for name, file in (data or {}).items()}
+        self._session: onnxruntime.InferenceSession | None = _open_session(path, threads, self._maps)
         session = self._session
         inputs, outputs = session.get_inputs(), session.get_outputs()
         self._inputs = {port.name: port for port in inputs}
-        self._ports = find_states(inputs, outputs)
-        if "logits" not in {port.name for port in outputs}:
+        self._ports = find_states(inputs, outputs, hints)
+        logits = next((port for port in outputs if port.name == "logits"), None)
+        if logits is None:
             raise ModelFileError(
                 f"{path} has no output named 'logits': it is not a language model.", path=path
             )
-        self._logits_dtype = numpy_dtype(next(port for port in outputs if port.name == "logits"))
         self._output_names = ["logits", *(port.present for port in self._ports)]
         if shared_kv is None:
             shared_kv = session.get_modelmeta().custom_metadata_map.get(_SHARED_KV) == "1"
         self._shared_kv = shared_kv
-        vocab_size = next(port for port in outputs if port.name == "logits").shape[-1]
+        vocab_size = logits.shape[-1]
         if not isinstance(vocab_size, int):
-            vocab_size = len(self._forward_plain([0], self.new_state()))
-        self._logits = np.zeros((1, 1, vocab_size), self._logits_dtype)
-        self._one_id = np.zeros((1, 1), np.int64)
-        self._mask = np.ones((1, context_length), np.int64)
-        self._keep = np.array(1, np.int64)
+            vocab_size = len(self._forward_plain([0], OnnxState(self._ports, shared=False)))
+        is_last_only = logits.shape[1] == 1 or not _KEEP_INPUTS.isdisjoint(self._inputs)
+        self._logits = np.zeros((1, 1, vocab_size), numpy_dtype(logits)) if is_last_only else None
+        self._one_id = np.zeros((1, 1), self._input_dtype("input_ids"))
+        self._mask = np.ones((1, context_length), self._input_dtype("attention_mask"))
         self.info = BackendInfo(
             backend="onnx",
             device="cpu",
@@ -159,7 +97,7 @@ class OnnxBackend:
 
     def new_state(self) -> OnnxState:
         """The state before the first token."""
-        return OnnxState(self._ports, capacity=0)
+        return OnnxState(self._ports, shared=self._shared_kv)
 
     def forward(self, token_ids: Sequence[int], state: State) -> Logits:
         """Logits after the last of `token_ids`, shape (vocab_size,); `state` grows by their number."""
@@ -170,89 +108,126 @@ class OnnxBackend:
         assert isinstance(state, OnnxState)
         with _translated():
             run = self._forward_shared if self._shared_kv else self._forward_plain
-            return run(token_ids, state)
+            return run(token_ids, state).astype(np.float32, copy=False)
 
     def close(self) -> None:
         """Release the session; closing twice is harmless."""
         self._session = None
+        self._maps = {}
 
-    def _forward_shared(self, token_ids: Sequence[int], state: OnnxState) -> Logits:
+    def _forward_shared(self, token_ids: Sequence[int], state: OnnxState) -> Array:
         total = state.length + len(token_ids)
         state.reserve(total)
-        if state.binding is None:
-            state.binding = self._bind_state(state)
-        binding = state.binding
-        ids = self._one_id if len(token_ids) == 1 else np.zeros((1, len(token_ids)), np.int64)
-        ids[0] = token_ids
+        reading, writing = state.sides
+        if reading.binding is None:
+            reading.binding = self._bind_states(reading, writing)
+        binding = reading.binding
         if total > self._mask.shape[1]:
-            self._mask = np.ones((1, 2 * total), np.int64)
-        _bind_input(binding, "input_ids", ids)
-        # a slice of the mask starts at the same address, so only the shape differs from step to step
-        _bind_input(binding, "attention_mask", self._mask[:, :total])
+            self._mask = np.ones((1, 2 * total), self._mask.dtype)
+        feeds = self._token_feeds(token_ids, state.length)
+        for name, array in feeds.items():
+            _bind_input(binding, name, array)
+        if self._logits is None:
+            binding.bind_output("logits", "cpu")  # of a new shape
         cast(Any, self._session).run_with_iobinding(binding)
-        state.length = total
-        return cast(Logits, self._logits[0, 0])
+        state.advance(total)
+        logits: Array = binding.get_outputs()[-1].numpy() if self._logits is None else self._logits
+        return cast(Array, logits[0, -1])
 
-    def _bind_state(self, state: OnnxState) -> Any:
+    def _bind_states(self, reading: Side, writing: Side) -> Any:
         binding = cast(Any, self._session).io_binding()
-        _bind_input(binding, "num_logits_to_keep", self._keep)
-        _bind_output(binding, "logits", self._logits)
-        for port, array in zip(self._ports, state.arrays, strict=True):
-            _bind_input(binding, port.past, array)
-            _bind_output(binding, port.present, array)
+        if self._logits is not None:
+            _bind_output(binding, "logits", self._logits)
+        for port, past, present in zip(self._ports, reading.arrays, writing.arrays, strict=True):
+            _bind_input(binding, port.past, past)
+            _bind_output(binding, port.present, present)
         return binding
 
-    def _forward_plain(self, token_ids: Sequence[int], state: OnnxState) -> Logits:
-        count, total = len(token_ids), state.length + len(token_ids)
-        # cut to length: an interrupt may have come between the two assignments at the end
-        feeds: dict[str, _Array] = {
-            port.past: _first(port, array, state.length)
-            for port, array in zip(self._ports, state.arrays, strict=True)
-        }
-        feeds["input_ids"] = np.array([token_ids], self._input_dtype("input_ids"))
-        if "attention_mask" in self._inputs:
-            feeds["attention_mask"] = np.ones((1, total), self._input_dtype("attention_mask"))
-        if "position_ids" in self._inputs:
-            feeds["position_ids"] = self._positions(state.length, count)
-        for name in ("num_logits_to_keep", "logits_to_keep"):
-            if name in self._inputs:
-                feeds[name] = np.ones([1] * len(self._inputs[name].shape), self._input_dtype(name))
-        if "use_cache_branch" in self._inputs:
-            feeds["use_cache_branch"] = np.array([state.length > 0])
-        logits, *arrays = cast(Any, self._session).run(self._output_names, feeds)
-        state.arrays, state.length = arrays, total
-        return cast(Logits, logits[0, -1].astype(np.float32, copy=False))
+    def _forward_plain(self, token_ids: Sequence[int], state: OnnxState) -> Array:
+        feeds = self._token_feeds(token_ids, state.length)
+        feeds |= {port.past: array for port, array in zip(self._ports, state.arrays, strict=True)}
+        arrays: list[Array] = cast(Any, self._session).run(self._output_names, feeds)
+        state.advance(state.length + len(token_ids), arrays[1:])
+        return cast(Array, arrays[0][0, -1])
 
-    def _positions(self, start: int, count: int) -> _Array:
+    def _token_feeds(self, token_ids: Sequence[int], start: int) -> dict[str, Array]:
+        """All inputs but the states, for tokens that follow `start` others."""
+        count, total = len(token_ids), start + len(token_ids)
+        ids = self._one_id if count == 1 else np.zeros((1, count), self._one_id.dtype)
+        ids[0] = token_ids
+        # a slice of the mask starts at the same address, so only the shape differs from step to step
+        mask = (
+            self._mask[:, :total] if total <= self._mask.shape[1] else np.ones((1, total), self._mask.dtype)
+        )
+        made = {"input_ids": ids, "attention_mask": mask}
+        for name in self._inputs.keys() & _KEEP_INPUTS:
+            made[name] = np.ones([1] * len(self._inputs[name].shape), self._input_dtype(name))
+        if "position_ids" in self._inputs:
+            made["position_ids"] = self._positions(start, count)
+        if "cache_position" in self._inputs:
+            made["cache_position"] = np.arange(start, total, dtype=self._input_dtype("cache_position"))
+        if "use_cache_branch" in self._inputs:
+            made["use_cache_branch"] = np.array([start > 0])
+        return {name: array for name, array in made.items() if name in self._inputs}
+
+    def _positions(self, start: int, count: int) -> Array:
         port = self._inputs["position_ids"]
         positions = np.arange(start, start + count, dtype=self._input_dtype("position_ids"))[None]
-        rows = port.shape[0]
-        # three equal rows for text in models with multimodal rotary positions
-        return positions if len(port.shape) == 2 else np.repeat(positions[None], int(rows), axis=0)
+        if len(port.shape) == 2:
+            return positions
+        # equal rows for text in models with multimodal rotary positions
+        rows = port.shape[0] if isinstance(port.shape[0], int) else _MROPE_ROWS
+        return np.repeat(positions[None], rows, axis=0)
 
     def _input_dtype(self, name: str) -> np.dtype[np.generic]:
-        return numpy_dtype(self._inputs[name])
+        port = self._inputs.get(name)
+        return np.dtype(np.int64) if port is None else numpy_dtype(port)
 
 
-def _bind_input(binding: Any, name: str, array: _Array) -> None:
+def _bind_input(binding: Any, name: str, array: Array) -> None:
     binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
 
-def _bind_output(binding: Any, name: str, array: _Array) -> None:
+def _bind_output(binding: Any, name: str, array: Array) -> None:
     binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
 
-def _open_session(path: Path, threads: int) -> onnxruntime.InferenceSession:
+def _mapped(file: Path) -> mmap.mmap:
+    """The file's bytes, read only when they are touched."""
+    try:
+        with file.open("rb") as opened:
+            return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise ModelFileError(
+            f"{file} cannot be read: {error}", hint="Fetch the model again.", path=file
+        ) from error
+
+
+def _open_session(path: Path, threads: int, maps: Mapping[str, mmap.mmap]) -> onnxruntime.InferenceSession:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors reach the caller as exceptions; the log would only repeat them
     options.inter_op_num_threads = 1
     options.intra_op_num_threads = threads
+    if maps:
+        sizes = [len(view) for view in maps.values()]
+        options.add_external_initializers_from_files_in_memory(list(maps), list(maps.values()), sizes)
     if not path.is_file():
         raise ModelFileError(f"There is no file {path}.", path=path)
+
+    def opened(disabled: list[str] | None = None) -> onnxruntime.InferenceSession:
+        return onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
+        )
+
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        try:
+            return opened()
+        except Exception as error:
+            if _FAULTY_FUSION not in str(error):
+                raise
+            return opened([_FAULTY_FUSION])
     except Exception as error:
         raise ModelFileError(
             f"ONNX Runtime {onnxruntime.__version__} cannot load {path}: {_first_line(error)}",

@@ -47,8 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         code = _failure("Interrupted.", _INTERRUPTED)
     except TinykitError as error:
-        number = next(number for kind, number in _EXIT_CODES if isinstance(error, kind))
-        code = _failure(f"Error: {error}" + (f"\n{error.hint}" if error.hint else ""), number)
+        code = _failure(f"Error: {error}" + (f"\n{error.hint}" if error.hint else ""), exit_code(error))
     except OSError as error:
         where = error.filename or "Reading or writing failed"
         code = _failure(f"Error: {where}: {error.strerror or error}", _FAILED)
@@ -61,6 +60,11 @@ def main(arguments: list[str] | None = None) -> None:
         code = _failure(f"{traceback.format_exc()}{fault}", _FAILED)
     _flush()
     sys.exit(code)
+
+
+def exit_code(error: TinykitError) -> int:
+    """The exit code for an error."""
+    return next(number for kind, number in _EXIT_CODES if isinstance(error, kind))
 
 
 def __getattr__(name: str) -> Any:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tinykit import __version__, settings
-from tinykit.devices import choose_device
+from tinykit import __version__
+from tinykit.cli.models import models
+from tinykit.cli.options import check_setting, offline_option
 from tinykit.errors import OptionError
 from tinykit.tune.command import tune
 
@@ -26,30 +27,18 @@ def cli() -> None:
     """Tiny local language models: title, complete, and see what is on this machine."""
 
 
+cli.add_command(models)
 cli.add_command(tune)
-
-
-def _check_setting(context: click.Context, option: click.Parameter, value: Any) -> Any:
-    """The option as given; if it or the setting behind it is bad, that is said before anything is fetched."""
-    chosen = settings.get(str(option.name), value)
-    if option.name == "device":
-        choose_device(chosen)
-    return value
-
-
-_offline_option = click.option(
-    "--offline", is_flag=True, default=None, callback=_check_setting, help="Never use the network."
-)
 
 
 def _session_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every command that uses a model."""
     options = (
         click.option("-m", "--model", help="A key from 'tinykit models', or a .gguf file."),
-        click.option("-d", "--device", callback=_check_setting, help="Where to compute."),
+        click.option("-d", "--device", callback=check_setting, help="Where to compute."),
         click.option("--dtype", help="Precision of the weights."),
-        click.option("--threads", type=int, callback=_check_setting, help="Threads to compute with."),
-        _offline_option,
+        click.option("--threads", type=int, callback=check_setting, help="Threads to compute with."),
+        offline_option,
     )
     for option in reversed(options):
         command = option(command)
@@ -202,32 +191,6 @@ def _max_tokens(text: str) -> int:
     except ValueError:
         number = text
     return checked_max_tokens(number)
-
-
-@cli.group(invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.pass_context
-def models(context: click.Context, as_json: bool) -> None:
-    """Show the models that tinykit knows, and what is on this machine."""
-    if context.invoked_subcommand is None:
-        from tinykit.inventory import model_rows, model_table
-
-        click.echo(json.dumps(model_rows(), indent=1) if as_json else model_table())
-
-
-@models.command()
-@click.argument("key")
-@click.option("--dtype", help="Precision of the weights.")
-@_offline_option
-def download(key: str, dtype: str | None, offline: bool | None) -> None:
-    """Fetch and import the model KEY, so that it is there when it is needed."""
-    from tinykit.loading import checked_dtype, prepare
-    from tinykit.progress import Progress
-    from tinykit.registry import get_model
-
-    spec = get_model(key)
-    folder = prepare(spec, checked_dtype(dtype, spec), progress=Progress(), offline=offline)
-    click.echo(f"{spec.key} is ready in {folder}")
 
 
 @cli.command()

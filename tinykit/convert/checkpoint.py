@@ -15,9 +15,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tinykit.convert.families import PART_NAMES, Family, LayerKind, PartNames
 from tinykit.errors import ModelFileError, UnsupportedModelError
 
-FAMILIES = ("llama", "qwen2", "qwen3")
 MAX_CONTEXT = 32768  # the table of rotary angles grows with it: 16 MB at 32,768 positions of 64 dimensions
 BLOCK = 32  # elements that share one scale, in ggml and in MatMulNBits alike
 
@@ -29,9 +29,14 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Architecture:
-    """The sizes and constants of a dense decoder with rotary positions and gated feed-forward."""
+    """The sizes and constants of a dense decoder with rotary positions and gated feed-forward.
 
-    family: Literal["llama", "qwen2", "qwen3"]
+    `kinds` has one entry for each layer; empty means full attention everywhere. `window` and
+    `local_rope_theta` concern sliding attention, `conv_width` convolutions. `attention_scale` multiplies the
+    scores; None means one over the root of `head_dim`.
+    """
+
+    family: Family
     layers: int
     hidden: int
     intermediate: int
@@ -45,6 +50,30 @@ class Architecture:
     tied_embeddings: bool
     bos_id: int | None
     eos_ids: tuple[int, ...]
+    kinds: tuple[LayerKind, ...] = ()
+    window: int = 0
+    local_rope_theta: float = 10000.0
+    conv_width: int = 0
+    attention_scale: float | None = None
+
+    @property
+    def names(self) -> PartNames:
+        """What the family calls the parts of a layer."""
+        return PART_NAMES[self.family]
+
+    @property
+    def embedding_scale(self) -> float:
+        """What the embeddings are multiplied by."""
+        return self.hidden**0.5 if self.family == "gemma3" else 1.0
+
+    @property
+    def is_gelu(self) -> bool:
+        """Whether the feed-forward part uses GELU instead of SiLU."""
+        return self.family == "gemma3"
+
+    def kind(self, layer: int) -> LayerKind:
+        """What mixes the tokens in this layer."""
+        return self.kinds[layer] if self.kinds else "full_attention"
 
     def config(self) -> dict[str, Any]:
         """The same as the ``config.json`` of a Hugging Face checkpoint."""
@@ -61,7 +90,7 @@ class Architecture:
             "rms_norm_eps": self.norm_eps,
             "rope_theta": self.rope_theta,
             "tie_word_embeddings": self.tied_embeddings,
-            "hidden_act": "silu",
+            "hidden_act": "gelu_pytorch_tanh" if self.is_gelu else "silu",
             "bos_token_id": self.bos_id,
             "eos_token_id": list(self.eos_ids),
         }
@@ -121,22 +150,38 @@ class Checkpoint(Protocol):
 
 def matrix_shapes(architecture: Architecture) -> dict[str, tuple[int, int]]:
     """Name and shape (output, input features) of every matrix inside the layers."""
-    a = architecture
+    return {
+        f"model.layers.{layer}.{part}.weight": shape
+        for layer in range(architecture.layers)
+        for part, shape in (_mixer_shapes(architecture, layer) | _feed_forward_shapes(architecture)).items()
+    }
+
+
+def _mixer_shapes(a: Architecture, layer: int) -> dict[str, tuple[int, int]]:
+    if a.kind(layer) == "conv":
+        return {"conv.in_proj": (3 * a.hidden, a.hidden), "conv.out_proj": (a.hidden, a.hidden)}
     q, kv = a.heads * a.head_dim, a.kv_heads * a.head_dim
-    shapes = {
+    return {
         "self_attn.q_proj": (q, a.hidden),
         "self_attn.k_proj": (kv, a.hidden),
         "self_attn.v_proj": (kv, a.hidden),
-        "self_attn.o_proj": (a.hidden, q),
-        "mlp.gate_proj": (a.intermediate, a.hidden),
-        "mlp.up_proj": (a.intermediate, a.hidden),
-        "mlp.down_proj": (a.hidden, a.intermediate),
+        a.names.output: (a.hidden, q),
     }
-    return {
-        f"model.layers.{layer}.{part}.weight": shape
-        for layer in range(a.layers)
-        for part, shape in shapes.items()
-    }
+
+
+def _feed_forward_shapes(a: Architecture) -> dict[str, tuple[int, int]]:
+    inner, names = a.intermediate, a.names
+    return {names.gate: (inner, a.hidden), names.up: (inner, a.hidden), names.down: (a.hidden, inner)}
+
+
+def _vector_sizes(a: Architecture, layer: int) -> dict[str, int]:
+    """Name and size of every norm of a layer."""
+    names = a.names
+    norms = (names.input_norm, names.ffn_norm, names.after_attention, names.after_ffn)
+    sizes = {norm: a.hidden for norm in norms if norm}
+    if a.family in ("qwen3", "gemma3", "lfm2") and a.kind(layer) != "conv":
+        sizes |= {names.q_norm: a.head_dim, names.k_norm: a.head_dim}
+    return sizes
 
 
 def check_layers(field: str, layers: int, names: Iterable[str], path: Path) -> None:
@@ -171,6 +216,7 @@ def check_tensors(
         UnsupportedModelError: a tensor that the importer does not know, or sizes that do not fill blocks.
     """
     a = architecture
+    found = {name: _without_ones(name, shape) for name, shape in found.items()}
     needed = _needed_shapes(a, found)
     known = needed | dict(extra or {}) | {"lm_head.weight": (a.vocab_size, a.hidden)}
     for name in needed:
@@ -195,23 +241,31 @@ def check_tensors(
         )
 
 
+def _without_ones(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Convolutions in checkpoints of torch have an axis of one for the input channels."""
+    return tuple(size for size in shape if size != 1) if ".conv.conv.weight" in name else shape
+
+
 def _needed_shapes(a: Architecture, found: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (a.vocab_size, a.hidden),
-        "model.norm.weight": (a.hidden,),
+        f"{a.names.last_norm}.weight": (a.hidden,),
         **matrix_shapes(a),
     }
     for layer in range(a.layers):
         prefix = f"model.layers.{layer}"
-        shapes[f"{prefix}.input_layernorm.weight"] = (a.hidden,)
-        shapes[f"{prefix}.post_attention_layernorm.weight"] = (a.hidden,)
-        if a.family == "qwen3":
-            shapes[f"{prefix}.self_attn.q_norm.weight"] = (a.head_dim,)
-            shapes[f"{prefix}.self_attn.k_norm.weight"] = (a.head_dim,)
-        biases = {
-            f"{prefix}.self_attn.{part}_proj.bias": shapes[f"{prefix}.self_attn.{part}_proj.weight"][:1]
-            for part in "qkv"
-        }
+        shapes |= {f"{prefix}.{name}.weight": (size,) for name, size in _vector_sizes(a, layer).items()}
+        if a.kind(layer) == "conv":
+            shapes[f"{prefix}.conv.conv.weight"] = (a.hidden, a.conv_width)
+        biases = {f"{prefix}.{part}.bias": (size,) for part, size in _bias_sizes(a, layer).items()}
         if a.family == "qwen2" or not biases.keys().isdisjoint(found):  # all three or none
             shapes |= biases
     return shapes
+
+
+def _bias_sizes(a: Architecture, layer: int) -> dict[str, int]:
+    """Name and size of the biases that a layer may have."""
+    if a.kind(layer) == "conv":
+        return {"conv.in_proj": 3 * a.hidden, "conv.conv": a.hidden, "conv.out_proj": a.hidden}
+    q, kv = a.heads * a.head_dim, a.kv_heads * a.head_dim
+    return {"self_attn.q_proj": q, "self_attn.k_proj": kv, "self_attn.v_proj": kv}

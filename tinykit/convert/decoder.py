@@ -1,4 +1,4 @@
-"""Weights to an ONNX decoder graph: Llama, Qwen2 and Qwen3.
+"""Weights to an ONNX decoder graph: Llama, Qwen2, Qwen3, Gemma 3 and LFM2.
 
 The graph follows what hub exports look like (``input_ids``, ``attention_mask``, ``past_key_values.N.key`` …),
 with what makes it fast on a CPU: rotary positions fused into GroupQueryAttention, logits of the last
@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from tinykit.convert.checkpoint import BLOCK, Architecture, Checkpoint, Packed, pack_int8
+from tinykit.convert.checkpoint import BLOCK, Architecture, Checkpoint, Floats, Packed, pack_int8
 from tinykit.convert.graph import GraphWriter
 
 DecoderDtype = Literal["fp32", "q8", "q4"]
@@ -58,7 +58,7 @@ class _Decoder:
         self._lengths()
         self._rotary_tables()
         hidden = self._embedding()
-        normed = self._norm(hidden, "model.layers.0.input_layernorm", "layer0.normed")
+        normed = self._norm(hidden, f"model.layers.0.{arch.names.input_norm}", "layer0.normed")
         for layer in range(arch.layers):
             hidden, normed = self._layer(layer, hidden, normed)
             advance(1)
@@ -78,17 +78,28 @@ class _Decoder:
 
     def _rotary_tables(self) -> None:
         arch = self.arch
-        inverse = arch.rope_theta ** (-np.arange(0, arch.head_dim, 2, dtype=np.float64) / arch.head_dim)
         divisors = self.checkpoint.rope_divisors()
-        if divisors is not None:
-            inverse = inverse / divisors
+        self._rotary_table("", arch.rope_theta, 1.0 if divisors is None else divisors)
+        if "sliding_attention" in arch.kinds:
+            self._rotary_table("_local", arch.local_rope_theta, 1.0)
+
+    def _rotary_table(self, suffix: str, theta: float, divisors: Floats | float) -> None:
+        arch = self.arch
+        inverse = theta ** (-np.arange(0, arch.head_dim, 2, dtype=np.float64) / arch.head_dim) / divisors
         angles = np.outer(np.arange(arch.context_length), inverse)
-        self.graph.constant("cos_cache", np.cos(angles), np.float32)
-        self.graph.constant("sin_cache", np.sin(angles), np.float32)
+        self.graph.constant(f"cos_cache{suffix}", np.cos(angles), np.float32)
+        self.graph.constant(f"sin_cache{suffix}", np.sin(angles), np.float32)
 
     # ---- embeddings and output head: one table --------------------------------------------------
 
     def _embedding(self) -> str:
+        found = self._lookup()
+        if self.arch.embedding_scale == 1:
+            return found
+        scale = self.graph.constant("embed.scale", np.array(self.arch.embedding_scale), np.float32)
+        return self.graph.node("Mul", [found, scale], "hidden0.scaled")
+
+    def _lookup(self) -> str:
         graph, arch = self.graph, self.arch
         name = "model.embed_tokens.weight"
         if self.dtype == "fp32":
@@ -130,25 +141,57 @@ class _Decoder:
 
     def _layer(self, layer: int, hidden: str, normed: str) -> tuple[str, str]:
         """Returns the names of the residual stream and of its norm for the next layer."""
-        prefix = f"model.layers.{layer}"
-        attention = self._attention(layer, normed)
-        projected = self._matmul(attention, [f"{prefix}.self_attn.o_proj"], f"layer{layer}.o")
-        hidden, normed = self._add_and_norm(hidden, projected, f"{prefix}.post_attention_layernorm")
-        down = self._feed_forward(layer, normed)
+        names, prefix = self.arch.names, f"model.layers.{layer}"
+        is_conv = self.arch.kind(layer) == "conv"
+        mixed = self._convolution(layer, normed) if is_conv else self._attention(layer, normed)
+        mixed = self._norm_if(mixed, prefix, names.after_attention)
+        hidden, normed = self._add_and_norm(hidden, mixed, f"{prefix}.{names.ffn_norm}")
+        down = self._norm_if(self._feed_forward(layer, normed), prefix, names.after_ffn)
         last = layer + 1 == self.arch.layers
-        following = "model.norm" if last else f"model.layers.{layer + 1}.input_layernorm"
+        following = names.last_norm if last else f"model.layers.{layer + 1}.{names.input_norm}"
         return self._add_and_norm(hidden, down, following)
+
+    def _convolution(self, layer: int, normed: str) -> str:
+        """A gated convolution over the last few tokens, whose inputs are the layer's state.
+
+        LFM2's operator: https://github.com/huggingface/transformers/blob/main/src/transformers/models/lfm2
+        """
+        graph, arch, tag = self.graph, self.arch, f"layer{layer}.conv"
+        prefix = f"model.layers.{layer}.conv"
+        projected = self._matmul(normed, [f"{prefix}.in_proj"], f"{tag}.in")
+        sizes = graph.constant("conv.sizes", [arch.hidden] * 3, np.int64)
+        graph.node("Split", [projected, sizes], [f"{tag}.b", f"{tag}.c", f"{tag}.x"], axis=-1)
+        gated = graph.node("Mul", [f"{tag}.b", f"{tag}.x"], f"{tag}.gated")
+        turned = graph.node("Transpose", [gated], f"{tag}.turned", perm=[0, 2, 1])
+        dims: list[int | str] = ["batch_size", arch.hidden, arch.conv_width - 1]
+        past = graph.input(f"past_conv.{layer}", np.float32, dims)
+        line = graph.node("Concat", [past, turned], f"{tag}.line", axis=2)
+        weights = self.checkpoint.floats(f"{prefix}.conv.weight").reshape(arch.hidden, 1, arch.conv_width)
+        inputs = [line, graph.constant(f"{tag}.weight", weights)]
+        if f"{prefix}.conv.bias" in self.checkpoint:
+            inputs.append(graph.constant(f"{tag}.bias", self.checkpoint.floats(f"{prefix}.conv.bias")))
+        y = graph.node("Conv", inputs, f"{tag}.y", kernel_shape=[arch.conv_width], group=arch.hidden)
+        start = graph.constant("conv.start", [1 - arch.conv_width], np.int64)
+        end, axis = (
+            graph.constant("conv.end", [_EVERYTHING], np.int64),
+            graph.constant("axis2", [2], np.int64),
+        )
+        graph.node("Slice", [line, start, end, axis], graph.output(f"present_conv.{layer}", np.float32, dims))
+        back = graph.node("Transpose", [y], f"{tag}.back", perm=[0, 2, 1])
+        out = graph.node("Mul", [f"{tag}.c", back], f"{tag}.out")
+        return self._matmul(out, [f"{prefix}.out_proj"], f"layer{layer}.o")
 
     def _attention(self, layer: int, normed: str) -> str:
         graph, arch, prefix = self.graph, self.arch, f"model.layers.{layer}.self_attn"
         names = [f"{prefix}.{part}_proj" for part in "qkv"]
-        if f"{prefix}.q_norm.weight" in self.checkpoint:
+        q_norm, k_norm = (f"model.layers.{layer}.{n}" for n in (arch.names.q_norm, arch.names.k_norm))
+        if f"{q_norm}.weight" in self.checkpoint:
             q, k, v = (
                 self._matmul(normed, [n], f"layer{layer}.{part}")
                 for n, part in zip(names, "qkv", strict=True)
             )
-            q = self._norm_heads(q, f"{prefix}.q_norm", arch.heads)
-            k = self._norm_heads(k, f"{prefix}.k_norm", arch.kv_heads)
+            q = self._norm_heads(q, q_norm, arch.heads)
+            k = self._norm_heads(k, k_norm, arch.kv_heads)
             projected = [q, k, v]
         else:
             projected = [self._matmul(normed, names, f"layer{layer}.qkv"), "", ""]
@@ -158,26 +201,37 @@ class _Decoder:
             past.append(graph.input(f"past_key_values.{layer}.{part}", np.float32, dims))
             dims[2] = "total_sequence_length"
             present.append(graph.output(f"present.{layer}.{part}", np.float32, dims))
-        return graph.contrib(
+        is_local = arch.kind(layer) == "sliding_attention"
+        tables = [f"{table}_cache{'_local' if is_local else ''}" for table in ("cos", "sin")]
+        window = {"local_window_size": arch.window} if is_local else {}
+        mixed = graph.contrib(
             "GroupQueryAttention",
-            [*projected, *past, "seqlens_k", "total_sequence_length_k", "cos_cache", "sin_cache"],
+            [*projected, *past, "seqlens_k", "total_sequence_length_k", *tables],
             [f"layer{layer}.attention", *present],
             num_heads=arch.heads,
             kv_num_heads=arch.kv_heads,
             do_rotary=1,
             rotary_interleaved=0,
-            scale=float(arch.head_dim**-0.5),
+            scale=float(arch.attention_scale or arch.head_dim**-0.5),
+            **window,
         )
+        return self._matmul(mixed, [f"model.layers.{layer}.{arch.names.output}"], f"layer{layer}.o")
 
     def _feed_forward(self, layer: int, normed: str) -> str:
-        graph, arch, prefix, tag = self.graph, self.arch, f"model.layers.{layer}.mlp", f"layer{layer}"
-        both = self._matmul(normed, [f"{prefix}.gate_proj", f"{prefix}.up_proj"], f"{tag}.gate_up")
+        graph, arch, tag = self.graph, self.arch, f"layer{layer}"
+        gate, up, down = (
+            f"model.layers.{layer}.{name}" for name in (arch.names.gate, arch.names.up, arch.names.down)
+        )
+        both = self._matmul(normed, [gate, up], f"{tag}.gate_up")
         sizes = graph.constant("gate_up.sizes", [arch.intermediate, arch.intermediate], np.int64)
         graph.node("Split", [both, sizes], [f"{tag}.gate", f"{tag}.up"], axis=-1)
-        sigmoid = graph.node("Sigmoid", [f"{tag}.gate"], f"{tag}.sigmoid")
-        silu = graph.node("Mul", [f"{tag}.gate", sigmoid], f"{tag}.silu")
-        gated = graph.node("Mul", [silu, f"{tag}.up"], f"{tag}.gated")
-        return self._matmul(gated, [f"{prefix}.down_proj"], f"{tag}.down")
+        if arch.is_gelu:
+            active = graph.node("Gelu", [f"{tag}.gate"], f"{tag}.gelu", approximate="tanh")
+        else:
+            sigmoid = graph.node("Sigmoid", [f"{tag}.gate"], f"{tag}.sigmoid")
+            active = graph.node("Mul", [f"{tag}.gate", sigmoid], f"{tag}.silu")
+        gated = graph.node("Mul", [active, f"{tag}.up"], f"{tag}.gated")
+        return self._matmul(gated, [down], f"{tag}.down")
 
     # ---- pieces ---------------------------------------------------------------------------------
 
@@ -190,6 +244,10 @@ class _Decoder:
             epsilon=self.arch.norm_eps,
             stash_type=1,
         )
+
+    def _norm_if(self, x: str, prefix: str, name: str) -> str:
+        """The norm of that name, where the family has it."""
+        return self._norm(x, f"{prefix}.{name}", f"{x}.after") if name else x
 
     def _norm_heads(self, x: str, weight: str, heads: int) -> str:
         graph, arch = self.graph, self.arch

@@ -6,13 +6,13 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from tinykit.convert.checkpoint import (
-    FAMILIES,
     MAX_CONTEXT,
     Architecture,
     Floats,
@@ -20,6 +20,7 @@ from tinykit.convert.checkpoint import (
     check_layers,
     check_tensors,
 )
+from tinykit.convert.families import FAMILIES, PART_NAMES, Family, LayerKind
 from tinykit.convert.fields import Fields, readable
 from tinykit.convert.vocabulary import write_tokenizer
 from tinykit.errors import ModelFileError, UnsupportedModelError
@@ -27,34 +28,22 @@ from tinykit.errors import ModelFileError, UnsupportedModelError
 if TYPE_CHECKING:
     from gguf import ReaderTensor
 
-_LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_TOP_NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
+# Gemma 3 mixes over all tokens in every sixth layer only, which many files do not say
+_GEMMA_PATTERN = 6
 
 
-def hugging_face_name(name: str) -> str:
+def hugging_face_name(name: str, family: Family = "llama") -> str:
     """The Hugging Face name of a ggml tensor; an unknown name stays as it is."""
-    if name in _TOP_NAMES:
-        return _TOP_NAMES[name]
-    match = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
-    if match is None or match[2] not in _LAYER_NAMES:
+    names = PART_NAMES[family]
+    top = {"token_embd.weight": "model.embed_tokens.weight", "output.weight": "lm_head.weight"}
+    top |= dict.fromkeys(names.ggml_last_norms, f"{names.last_norm}.weight")
+    if name in top:
+        return top[name]
+    parts = names.by_ggml_name()
+    match = re.fullmatch(r"blk\.(\d+)\.([\w.]+)\.(weight|bias)", name)
+    if match is None or match[2] not in parts:
         return name
-    return f"model.layers.{match[1]}.{_LAYER_NAMES[match[2]]}.{match[3]}"
+    return f"model.layers.{match[1]}.{parts[match[2]]}.{match[3]}"
 
 
 class GgufFile:
@@ -81,7 +70,10 @@ class GgufFile:
             self.metadata: dict[str, Any] = {
                 key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")
             }
-            self._tensors: dict[str, ReaderTensor] = {hugging_face_name(t.name): t for t in reader.tensors}
+            family = self._family()
+            self._tensors: dict[str, ReaderTensor] = {
+                hugging_face_name(t.name, family): t for t in reader.tensors
+            }
             size_bytes = path.stat().st_size
             for tensor in reader.tensors:
                 if tensor.data_offset + tensor.n_bytes > size_bytes:
@@ -91,14 +83,18 @@ class GgufFile:
             divisors = {"rope_freqs.weight": (self.architecture.head_dim // 2,)}
             check_tensors(self.architecture, shapes, path, divisors)
 
+    def _family(self) -> Family:
+        found = self.metadata.get("general.architecture")
+        for family in FAMILIES:
+            if found == family:
+                return family
+        raise UnsupportedModelError(
+            f"{self.path} holds a model of family {found!r}; the GGUF importer knows {', '.join(FAMILIES)}.",
+            path=self.path,
+        )
+
     def _architecture(self) -> Architecture:
-        family = self.metadata.get("general.architecture")
-        if family not in FAMILIES:
-            raise UnsupportedModelError(
-                f"{self.path} holds a model of family {family!r}; the GGUF importer knows "
-                f"{', '.join(FAMILIES)}.",
-                path=self.path,
-            )
+        family = self._family()
         fields = Fields(self.metadata, self.path, f"{family}.")
         layers = fields.count("block_count")
         check_layers(f"{family}.block_count", layers, self._tensors, self.path)
@@ -106,13 +102,16 @@ class GgufFile:
             raise ModelFileError(f"{self.path} lacks the tensor token_embd.weight.", path=self.path)
         vocab_size = int(self._tensors["model.embed_tokens.weight"].shape[-1])
         heads, hidden = fields.count("attention.head_count"), fields.count("embedding_length")
+        kv_heads = _kv_heads(fields, family, heads, layers)
+        kinds = _layer_kinds(fields, family, kv_heads)
+        is_local = "sliding_attention" in kinds
         architecture = Architecture(
             family=family,
             layers=layers,
             hidden=hidden,
             intermediate=fields.count("feed_forward_length"),
             heads=heads,
-            kv_heads=fields.count("attention.head_count_kv", heads),
+            kv_heads=max(kv_heads),
             head_dim=fields.count("attention.key_length", hidden // heads),
             vocab_size=vocab_size,
             context_length=min(fields.count("context_length"), MAX_CONTEXT),
@@ -121,6 +120,10 @@ class GgufFile:
             tied_embeddings="lm_head.weight" not in self._tensors,
             bos_id=self._vocabulary_fields().token_id("bos_token_id", vocab_size),
             eos_ids=self._eos_ids(vocab_size),
+            kinds=kinds,
+            window=fields.count("attention.sliding_window") if is_local else 0,
+            local_rope_theta=fields.number("rope.freq_base_swa", 10000.0) if is_local else 10000.0,
+            conv_width=fields.count("shortconv.l_cache") if "conv" in kinds else 0,
         )
         _refuse_other_arithmetic(fields, architecture)
         return architecture
@@ -198,6 +201,36 @@ class GgufFile:
         return self.floats("rope_freqs.weight") if "rope_freqs.weight" in self._tensors else None
 
 
+def _kv_heads(fields: Fields, family: Family, heads: int, layers: int) -> list[int]:
+    """Key heads of each layer; those of LFM2 that have none are convolutions."""
+    value = fields.get("attention.head_count_kv")
+    if family != "lfm2" or not isinstance(value, list):
+        return [fields.count("attention.head_count_kv", heads)] * layers
+    is_whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value)
+    if len(value) != layers or not is_whole or not any(value):
+        raise fields.damaged(
+            "attention.head_count_kv", f"a list of {layers} whole numbers, not all of them 0"
+        )
+    if len({n for n in value if n}) > 1:
+        raise fields.unsupported("attention.head_count_kv")
+    return list(value)
+
+
+def _layer_kinds(fields: Fields, family: Family, kv_heads: Sequence[int]) -> tuple[LayerKind, ...]:
+    """Layers without key heads are convolutions; most of Gemma's see only the last tokens."""
+    if family == "lfm2":
+        return tuple("full_attention" if heads else "conv" for heads in kv_heads)
+    if family != "gemma3":
+        return ()
+    is_local = fields.get("attention.sliding_window_pattern")
+    if not isinstance(is_local, list):
+        pattern = fields.count("attention.sliding_window_pattern", _GEMMA_PATTERN)
+        is_local = [n % pattern > 0 for n in range(1, len(kv_heads) + 1)]
+    if len(is_local) != len(kv_heads) or not all(isinstance(local, bool | int) for local in is_local):
+        raise fields.damaged("attention.sliding_window_pattern", "a whole number or one entry for each layer")
+    return tuple("sliding_attention" if local else "full_attention" for local in is_local)
+
+
 def _refuse_other_arithmetic(fields: Fields, architecture: Architecture) -> None:
     """Raise UnsupportedModelError for a field with which another model would be computed.
 
@@ -220,5 +253,7 @@ def _refuse_other_arithmetic(fields: Fields, architecture: Architecture) -> None
         fields.allow_only(name, 0.0)
     fields.allow_only("attention.max_alibi_bias", 0.0)
     window = fields.get("attention.sliding_window")
+    if architecture.family == "gemma3":  # its windows are computed
+        return
     if window and not (isinstance(window, int) and window >= architecture.context_length):
         raise fields.unsupported("attention.sliding_window")

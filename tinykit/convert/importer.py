@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, Protocol
 
 from tinykit.convert.adapter import AdaptedCheckpoint, Adapter
-from tinykit.convert.checkpoint import BLOCK, Checkpoint
+from tinykit.convert.checkpoint import BLOCK, Checkpoint, matrix_shapes
 from tinykit.convert.decoder import DecoderDtype, write_decoder
 from tinykit.convert.gguf import GgufFile
 from tinykit.convert.huggingface import HuggingFaceFolder
@@ -76,8 +77,7 @@ def choose_dtype(dtype: str, tensor_types: Collection[str], name: str) -> Decode
 def needed_bytes(source: Source, dtype: DecoderDtype) -> int:
     """Disk space that the import takes, rounded up."""
     arch = source.architecture
-    attention = 2 * arch.hidden * (arch.heads + arch.kv_heads) * arch.head_dim
-    weights = arch.layers * (attention + 3 * arch.hidden * arch.intermediate) + arch.vocab_size * arch.hidden
+    weights = sum(map(math.prod, matrix_shapes(arch).values())) + arch.vocab_size * arch.hidden
     per_weight = 4.0 if dtype == "fp32" else 1 + 4 / BLOCK
     tables = 4 * arch.context_length * arch.head_dim
     untied = 0 if arch.tied_embeddings else arch.vocab_size * arch.hidden

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,44 +24,38 @@ _SPLITS: Mapping[str, tuple[str, ...]] = {
     "gpt-2": (_GPT2,),
     "smollm": (r"\p{N}", _GPT2),
     "llama-bpe": (_TIKTOKEN % "{1,3}",),
+    "lfm2": (_TIKTOKEN % "{1,3}",),
     "qwen2": (_TIKTOKEN % "",),
 }
-_CONTROL, _USER_DEFINED = 3, 4
+# Vocabularies where a whole word that is a token stays one, whatever the merges say.
+_WHOLE_WORDS = ("llama-bpe", "lfm2")
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+_SPACE = "\u2581"  # how SentencePiece writes a space
 
 
 def build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
-    """The byte-level BPE tokenizer that a GGUF file's metadata describes.
+    """The tokenizer that a GGUF file's metadata describes: byte-level BPE or SentencePiece's BPE.
 
     Raises:
-        UnsupportedModelError: another kind of vocabulary (SentencePiece) or an unknown pre-tokenizer.
-        ModelFileError: tokens or merges are missing, or do not fit together.
+        UnsupportedModelError: another kind of vocabulary or an unknown pre-tokenizer.
+        ModelFileError: tokens, merges or scores are missing, or do not fit together.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken
 
     kind, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "gpt-2")
-    if kind != "gpt2" or not isinstance(pre, str) or pre not in _SPLITS:
+    if kind != "llama" and (kind != "gpt2" or not isinstance(pre, str) or pre not in _SPLITS):
         what = f"vocabulary {kind!r}" if kind != "gpt2" else f"pre-tokenizer {pre!r}"
         raise UnsupportedModelError(
-            f"The GGUF file has the {what}; the importer knows byte-level BPE with {', '.join(_SPLITS)}."
+            f"The GGUF file has the {what}; the importer knows SentencePiece, and byte-level BPE with "
+            f"{', '.join(_SPLITS)}."
         )
-    tokens = _listed(metadata, "tokens", str)
-    types, merges = _listed(metadata, "token_type", int), _listed(metadata, "merges", str)
+    tokens, types = _listed(metadata, "tokens", str), _listed(metadata, "token_type", int)
     if not tokens or len(tokens) != len(types):
         raise ModelFileError(
             f"The GGUF file's vocabulary is incomplete: {len(tokens)} in tokenizer.ggml.tokens, "
             f"{len(types)} in tokenizer.ggml.token_type."
         )
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    try:
-        pairs = [tuple(merge.split(" ", 1)) for merge in merges]
-        model = models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre == "llama-bpe")
-    except Exception as error:
-        raise ModelFileError(f"The GGUF file's merges do not fit its tokens: {error}") from error
-    tokenizer = Tokenizer(model)
-    splits = [pre_tokenizers.Split(Regex(rule), behavior="isolated") for rule in _SPLITS[pre]]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = _sentencepiece(metadata, tokens, types) if kind == "llama" else _byte_level(metadata, tokens)
     for index, token_type in enumerate(types):
         if token_type == _CONTROL:
             tokenizer.add_special_tokens([AddedToken(tokens[index], normalized=False, special=True)])
@@ -70,11 +64,72 @@ def build_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def _listed(metadata: Mapping[str, Any], name: str, kind: type) -> list[Any]:
+def _listed(metadata: Mapping[str, Any], name: str, *kinds: type) -> list[Any]:
     value = metadata.get(f"tokenizer.ggml.{name}")
-    if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
+    if not isinstance(value, list) or not all(isinstance(one, kinds) for one in value):
         raise ModelFileError(f"The GGUF file's vocabulary is incomplete: tokenizer.ggml.{name}.")
     return value
+
+
+def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    pre, merges = metadata.get("tokenizer.ggml.pre", "gpt-2"), _listed(metadata, "merges", str)
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    try:
+        pairs = [tuple(merge.split(" ", 1)) for merge in merges]
+        model = models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre in _WHOLE_WORDS)
+    except Exception as error:
+        raise ModelFileError(f"The GGUF file's merges do not fit its tokens: {error}") from error
+    tokenizer = Tokenizer(model)
+    splits = [pre_tokenizers.Split(Regex(rule), behavior="isolated") for rule in _SPLITS[pre]]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str], types: Sequence[int]) -> Tokenizer:
+    """SentencePiece's BPE, as transformers writes it for Gemma and Llama 2: merges instead of scores."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    scores = _listed(metadata, "scores", float, int)
+    if len(scores) != len(tokens):
+        raise ModelFileError(
+            f"The GGUF file's vocabulary is incomplete: {len(tokens)} in tokenizer.ggml.tokens, "
+            f"{len(scores)} in tokenizer.ggml.scores."
+        )
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    unknown = next((token for token, kind in zip(tokens, types, strict=True) if kind == _UNKNOWN), None)
+    merges = merges_from_scores(vocabulary, scores)
+    try:
+        model = models.BPE(
+            vocab=vocabulary, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True
+        )
+    except Exception as error:
+        raise ModelFileError(f"The GGUF file's scores do not fit its tokens: {error}") from error
+    tokenizer = Tokenizer(model)
+    has_prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    prefix = [normalizers.Prepend(_SPACE)] if has_prefix else []
+    tokenizer.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", _SPACE)])
+    strip = [decoders.Strip(" ", 1, 0)] if has_prefix else []
+    spaces = decoders.Replace(_SPACE, " ")
+    tokenizer.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), *strip])
+    return tokenizer
+
+
+def merges_from_scores(vocabulary: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """The merges that act like SentencePiece, which joins the two pieces that give the best-scored token.
+
+    Each way to cut a token in two tokens is a merge; better scores come first.
+    """
+    found = []
+    for token, index in vocabulary.items():
+        for cut in range(1, len(token)):
+            left, right = vocabulary.get(token[:cut]), vocabulary.get(token[cut:])
+            if left is not None and right is not None:
+                found.append((-scores[index], left, right, token[:cut], token[cut:]))
+    return [(left, right) for *_, left, right in sorted(found)]
 
 
 def write_tokenizer(metadata: Mapping[str, Any], folder: Path, *, path: Path | None = None) -> None:

@@ -29,15 +29,19 @@ class PrefixCache:
         """Memory held by the states."""
         return sum(kept.state.size_bytes for kept in self._kept)
 
-    def take(self, prompt_ids: Sequence[int]) -> State:
+    def take(self, prompt_ids: Sequence[int], *, prefix_tokens: int | None = None) -> State:
         """A state that has seen a prefix of `prompt_ids`, shorter than the whole, for the caller to extend.
 
         A kept sequence that the prompt begins with is handed over; of one that only shares its first tokens
-        the shared part is copied, so that the sequence itself stays.
+        the shared part is copied, so that the sequence itself stays. So does the state of exactly the first
+        `prefix_tokens`, if it cannot be rolled back to them afterwards.
         """
         best, shared = self._longest(prompt_ids)
         if best is not None and shared == len(best.token_ids):
             self._kept.remove(best)
+            if shared == prefix_tokens and not best.state.can_truncate:
+                self._kept.append(best)  # now the most recently used
+                return best.state.copy()
             return best.state
         if best is not None and shared >= _WORTH_COPYING and best.state.can_truncate:
             return best.state.copy(shared)

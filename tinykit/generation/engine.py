@@ -110,7 +110,7 @@ class _Run:
         engine, prompt = self._engine, self._request.prompt_ids
         with engine.turn():
             self._started = time.perf_counter()
-            state = engine.cache.take(prompt)
+            state = engine.cache.take(prompt, prefix_tokens=self._request.prefix_tokens)
             self._reused = state.length
             try:
                 logits = self._prefill(state)
@@ -121,12 +121,19 @@ class _Run:
                 self._keep(state)
 
     def _prefill(self, state: State) -> Logits:
-        """Feed the rest of the prompt, in pieces of about the same length."""
-        rest = self._request.prompt_ids[state.length :]
-        pieces = -(-len(rest) // PREFILL_CHUNK_TOKENS)
-        size = -(-len(rest) // pieces)
-        for start in range(0, len(rest), size):
-            logits = self._engine.backend.forward(rest[start : start + size], state)
+        """Feed the rest of the prompt, with a halt at the end of a recipe's prefix that must be kept now."""
+        prompt, prefix = self._request.prompt_ids, self._request.prefix_tokens
+        if prefix is not None and state.length < prefix < len(prompt) and not state.can_truncate:
+            self._feed(prompt[state.length : prefix], state)
+            self._engine.cache.keep(prompt[:prefix], state.copy())
+        return self._feed(prompt[state.length :], state)
+
+    def _feed(self, token_ids: Sequence[int], state: State) -> Logits:
+        """Feed tokens in pieces of about the same length."""
+        pieces = -(-len(token_ids) // PREFILL_CHUNK_TOKENS)
+        size = -(-len(token_ids) // pieces)
+        for start in range(0, len(token_ids), size):
+            logits = self._engine.backend.forward(token_ids[start : start + size], state)
         return logits
 
     def _decode(self, logits: Logits, state: State) -> Iterator[Chunk]:
@@ -164,7 +171,9 @@ class _Run:
         Also after an interrupt: the state has seen the first `state.length` of these tokens in any case.
         """
         prefix = self._request.prefix_tokens
-        if prefix is not None and prefix < state.length and state.can_truncate:
+        if prefix is not None and prefix < state.length:
+            if not state.can_truncate:
+                return  # a copy of the prefix's state is kept already
             state.truncate(prefix)
         tokens = (*self._request.prompt_ids, *self._generated)
         self._engine.cache.keep(tokens[: state.length], state)

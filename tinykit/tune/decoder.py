@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from tinykit.convert.checkpoint import Checkpoint, matrix_shapes
+from tinykit.tune.families import require_trainable
 from tinykit.tune.lora import LoraLinear, Tensor
 
 _FUSED = {
@@ -49,11 +50,15 @@ class Decoder:
         alpha: The adapter's part is multiplied by ``alpha / rank``.
         first_layer: The layers below have no adapter.
         seed: Of the random half of the adapter; the other half begins as zeros.
+
+    Raises:
+        UnsupportedModelError: a family whose layers it does not compute.
     """
 
     def __init__(
         self, checkpoint: Checkpoint, *, rank: int, alpha: float, first_layer: int = 0, seed: int = 0
     ) -> None:
+        require_trainable(checkpoint)
         self.architecture = checkpoint.architecture
         self.first_layer = first_layer
         self.scale = alpha / rank

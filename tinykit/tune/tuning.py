@@ -20,6 +20,7 @@ from tinykit.registry import ModelSpec, get_model
 from tinykit.session import RECIPE_NAME
 from tinykit.tokenizer import Tokenizer
 from tinykit.tune.comparison import compare, original_model
+from tinykit.tune.families import require_trainable
 from tinykit.tune.interrupts import stop_on_interrupt
 from tinykit.tune.options import TrainingOptions
 from tinykit.tune.pairs import Pair, checked_pairs, split
@@ -103,6 +104,7 @@ def tune(
     parts = split(given.pairs, held_out)
     folder = _folder(out, spec, resume)
     source = open_source(sources.fetch(spec, progress=Progress(progress), offline=offline))
+    require_trainable(source)
     options = _fitted(options, spec, source, keeps_layers=first_layer is not None)
     examples = _encoded([*parts[0], *parts[1]], source, chosen, spec, Progress(progress))
     trainer = _trainer(spec, source, examples, len(parts[0]), options, folder, base_name or spec.key)

@@ -1,0 +1,150 @@
+"""Every family in every layout and precision that lies in `tests/fixtures` gives its six answers exactly.
+
+The models there are tiny and trained on six chats; `tests/fixtures/make_fixtures.py` makes them, and with
+``--all`` in every precision.
+"""
+
+import json
+from pathlib import Path
+
+import onnxruntime
+import pytest
+
+from tinykit import loading
+from tinykit.folders import open_folder
+from tinykit.generation import engine as engine_module
+from tinykit.generation.cache import shared_prefix
+from tinykit.generation.engine import Engine
+from tinykit.generation.request import GenerationOptions, Request
+from tinykit.model_files import onnx_choices
+from tinykit.progress import Progress
+from tinykit.tokenizer import Message
+
+FIXTURES = Path(__file__).parent / "fixtures"
+SYSTEM = "Write a short title."
+PAIRS = json.loads((FIXTURES / "pairs.json").read_text(encoding="utf-8"))
+# The first ONNX Runtime that has the operators of the builder's newer exports.
+NEEDS = {"genai/lfm2-int4": (1, 29), "genai/qwen3_5-int4": (1, 30)}
+RUNTIME = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+RECURRENT = {"lfm2", "falcon_h1", "qwen3_5"}
+
+
+def table():
+    """Model folder and precision of everything there is."""
+    for folder in sorted(path for path in FIXTURES.glob("*/*") if path.is_dir()):
+        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
+        for choice in onnx_choices(names):
+            yield folder.relative_to(FIXTURES).as_posix(), choice.dtype
+
+
+ROWS = sorted(table())
+SHARED = {"llama", "qwen2", "qwen3", "gemma3", "lfm2", "qwen3_5"}
+
+
+def family(folder):
+    return Path(folder).name.split("-")[0]
+
+
+@pytest.fixture(scope="module", params=ROWS, ids=[f"{folder}-{dtype}" for folder, dtype in ROWS])
+def opened(request, tmp_path_factory):
+    folder, dtype = request.param
+    if NEEDS.get(folder, (0, 0)) > RUNTIME:
+        pytest.skip(f"needs onnxruntime {NEEDS[folder]}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TINYKIT_HOME", str(tmp_path_factory.mktemp("home")))
+        model = open_folder(FIXTURES / folder, dtype, key=family(folder), threads=1)
+        yield folder, model
+        model.backend.close()
+
+
+def prompts(tokenizer):
+    chats = [[Message("system", SYSTEM), Message("user", message)] for message, _ in PAIRS]
+    return [tuple(tokenizer.encode_chat(chat)) for chat in chats]
+
+
+def answers(model, *, prefix_tokens=None, cache_bytes=1 << 24, times=1):
+    engine = Engine(model.backend, model.tokenizer, model.eos_ids, cache_bytes=cache_bytes)
+    options = GenerationOptions(max_tokens=60)
+    requests = [Request(ids, options, prefix_tokens) for ids in prompts(model.tokenizer)] * times
+    return [engine.generate(request) for request in requests]
+
+
+WANTED = [f"<title>{title}</title>" for _, title in PAIRS]
+
+
+@pytest.mark.parametrize("piece", [128, 7, 1], ids=["one_shot", "pieces_of_7", "token_by_token"])
+def test_six_answers(opened, piece, monkeypatch):
+    monkeypatch.setattr(engine_module, "PREFILL_CHUNK_TOKENS", piece)
+    _, model = opened
+    found = answers(model, cache_bytes=0)
+    assert [completion.text for completion in found] == WANTED
+    assert {completion.finish_reason for completion in found} == {"stop"}
+    assert {completion.usage.kv_reused_tokens for completion in found} == {0}
+
+
+def test_six_answers_with_the_recipes_prefix_reused(opened):
+    _, model = opened
+    prefix = shared_prefix(*prompts(model.tokenizer)[:2])
+    fresh = answers(model, cache_bytes=0)
+    cached = answers(model, prefix_tokens=prefix, times=2)
+    assert [completion.text for completion in cached] == WANTED * 2
+    assert [completion.token_ids for completion in cached] == [c.token_ids for c in fresh] * 2
+    assert {completion.usage.kv_reused_tokens for completion in cached[1:]} == {prefix}
+
+
+def test_states_are_what_the_family_has(opened):
+    folder, model = opened
+    state = model.backend.new_state()
+    has_ring_buffers = folder == "genai/gemma3-int4"
+    assert state.can_truncate == (family(folder) not in RECURRENT and not has_ring_buffers)
+    assert state.shared == (family(folder) in SHARED)
+    assert model.backend.info.context_length == 512
+    assert set(model.eos_ids) == {0, 2}
+
+
+def test_copy_of_a_state_goes_its_own_way(opened):
+    _, model = opened
+    ids = prompts(model.tokenizer)[0]
+    state = model.backend.new_state()
+    model.backend.forward(ids[:20], state)
+    twin = state.copy()
+    model.backend.forward([9] * 5, state)
+    with_twin = model.backend.forward(ids[20:], twin).argmax()
+    fresh = model.backend.new_state()
+    model.backend.forward(ids[:20], fresh)
+    assert with_twin == model.backend.forward(ids[20:], fresh).argmax()
+
+
+GGUF = sorted(path.stem for path in (FIXTURES / "gguf").glob("*.gguf"))
+
+
+@pytest.mark.parametrize("dtype", ["q8", "fp32"])
+@pytest.mark.parametrize("name", GGUF)
+def test_six_answers_after_an_import(name, dtype):
+    loaded = loading.load(FIXTURES / "gguf" / f"{name}.gguf", dtype=dtype, progress=Progress(False))
+    engine = loaded.engine
+    ids = prompts(engine.tokenizer)
+    prefix = shared_prefix(*ids[:2])
+    for prefix_tokens in (None, prefix, prefix):
+        found = [engine.generate(Request(i, GenerationOptions(60), prefix_tokens)) for i in ids]
+        assert [completion.text for completion in found] == WANTED
+        if prefix_tokens is None:
+            engine.cache.clear()
+    assert {completion.usage.kv_reused_tokens for completion in found} == {prefix}
+    assert engine.backend.new_state().can_truncate == (family(name) not in RECURRENT)
+
+
+def test_every_family_and_layout_is_in_the_table():
+    folders = {folder for folder, _ in ROWS}
+    wanted = {f"hub/{name}" for name in ("llama", "qwen2", "qwen3", "gemma3", "lfm2", "falcon_h1", "gpt2")}
+    wanted |= {
+        f"genai/{name}" for name in ("llama-int4", "qwen3-int8", "gemma3-int4", "lfm2-int4", "qwen3_5-int4")
+    }
+    assert wanted | {"legacy/gpt2"} <= folders
+    assert {family(name) for name in GGUF} >= {"gemma3", "lfm2"}
+
+
+def test_auto_takes_what_suits_a_cpu(monkeypatch):
+    loaded = loading.load(FIXTURES / "hub" / "llama", progress=Progress(False))
+    assert (loaded.engine.backend.info.dtype, loaded.skipped) == ("q4", ())
+    assert loading.load(FIXTURES / "genai" / "qwen3-int8").engine.backend.info.dtype == "q8"

@@ -1,0 +1,279 @@
+"""A folder of ONNX graphs, from the hub or elsewhere, to a running backend.
+
+The graph is prepared once: what it can do is read from it, and the passes of `tinykit.convert.optimize` are
+applied if they leave the answers as they are. The result lies in the store; the weights stay where they are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tinykit import store
+from tinykit.errors import BackendError, ModelFileError, OptionError, TinykitError
+from tinykit.marks import digest, file_marks
+from tinykit.model_config import CONFIG_FILES, ModelConfig, read_config
+from tinykit.model_files import FileChoice, choose_files, onnx_choices
+from tinykit.progress import Progress
+from tinykit.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tinykit.backends.onnx import OnnxBackend
+    from tinykit.backends.signature import StateHints
+
+_NO_CONTEXT = 2048  # tokens, for a model whose files do not say how many it can read
+_PREPARED, _GRAPH = "prepared.json", "graph.onnx"
+_PROBE_TOKENS = 12
+# Logits of a prepared graph against the original's: int8 activations alone give 0.999 and more.
+_MIN_SIMILARITY = 0.99
+
+
+class Skipped(NamedTuple):
+    """A precision that `auto` tried in vain."""
+
+    dtype: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class OpenedFolder:
+    """A model folder that is ready to run.
+
+    Attributes:
+        backend: The loaded graph.
+        tokenizer: Its tokenizer.
+        config: What its configuration files say.
+        eos_ids: Every token that ends an answer.
+        skipped: Precisions that do not run here, with reasons.
+        passes: Names of the graph passes that were applied.
+    """
+
+    backend: OnnxBackend
+    tokenizer: Tokenizer
+    config: ModelConfig
+    eos_ids: tuple[int, ...]
+    skipped: tuple[Skipped, ...]
+    passes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A graph to load: `data` are the files with its weights if they lie elsewhere than beside it."""
+
+    graph: Path
+    data: Mapping[str, Path]
+    dtype: str
+    shared_kv: bool
+    windows: Mapping[str, int]
+    rotary_rows: int | None
+    passes: tuple[str, ...]
+
+
+def has_graphs(folder: Path) -> bool:
+    """Whether `folder` holds ONNX graphs in a layout that tinykit knows."""
+    return folder.is_dir() and bool(onnx_choices(_names(folder)))
+
+
+def open_folder(
+    folder: Path, dtype: str, *, key: str, threads: int | None = None, progress: Progress | None = None
+) -> OpenedFolder:
+    """Open the graph of a precision; `auto` takes the first that runs.
+
+    Args:
+        folder: A model folder in transformers.js or onnxruntime-genai layout.
+        dtype: A precision, or `auto`.
+        key: The model's name, under which prepared graphs are stored.
+        threads: Threads for one operator.
+        progress: Where to show the preparation.
+
+    Raises:
+        OptionError: this precision is not there; the message lists those that are.
+        ModelFileError: the files cannot be used.
+        BackendError: the graph loads but does not run.
+    """
+    choices = _candidates(_names(folder), dtype)
+    skipped: list[Skipped] = []
+    for choice in choices:
+        try:
+            opened = _open(folder, choice, tuple(skipped), key, threads, progress or Progress())
+        except (ModelFileError, BackendError) as error:
+            if len(choices) == 1:
+                raise
+            skipped.append(Skipped(choice.dtype, error.message))
+        else:
+            if choice.dtype == "auto":
+                _require_dtype(opened, dtype, key)
+            return opened
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped)
+    raise ModelFileError(f"No precision of {key} runs here. {reasons}", path=folder, skipped=tuple(skipped))
+
+
+def _candidates(names: list[str], dtype: str) -> list[FileChoice]:
+    """The graphs to try; one whose name does not tell its precision is opened to see it."""
+    every = onnx_choices(names)
+    if every and (dtype == "auto" or [choice.dtype for choice in every] == ["auto"]):
+        return every
+    return [choose_files(names, dtype)]
+
+
+def _require_dtype(opened: OpenedFolder, dtype: str, key: str) -> None:
+    found = opened.backend.info.dtype
+    if dtype not in ("auto", found):
+        opened.backend.close()
+        raise OptionError(
+            f"{key} is there as {found} only, not as {dtype!r}.",
+            hint=f"Use dtype={found!r}, or dtype='auto'.",
+            name="dtype",
+            value=dtype,
+        )
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def _open(
+    folder: Path,
+    choice: FileChoice,
+    skipped: tuple[Skipped, ...],
+    key: str,
+    threads: int | None,
+    progress: Progress,
+) -> OpenedFolder:
+    files = {Path(name).name: folder / name for name in choice.extra}
+    config = read_config(files)
+    if "tokenizer.json" not in files:
+        raise ModelFileError(
+            f"{folder} has no tokenizer.json.",
+            hint="Fetch the model again, or copy the file there.",
+            path=folder,
+        )
+    tokenizer = Tokenizer.from_folder(files["tokenizer.json"].parent)
+    prepared = _prepare(folder, choice, config, key, progress)
+    backend = _load(prepared, choice, config, threads)
+    _check_steps(backend, choice)
+    eos_ids = tuple(dict.fromkeys((*config.eos_ids, *tokenizer.end_ids())))
+    return OpenedFolder(backend, tokenizer, config, eos_ids, skipped, prepared.passes)
+
+
+def _hints(config: ModelConfig, windows: Mapping[str, int]) -> StateHints:
+    from tinykit.backends.signature import StateHints
+
+    return StateHints(config.sizes, {**windows, **config.windows()}, config.presents())
+
+
+def _load(prepared: _Prepared, choice: FileChoice, config: ModelConfig, threads: int | None) -> OnnxBackend:
+    from tinykit.backends.onnx import OnnxBackend
+
+    lengths = [n for n in (config.context_length, prepared.rotary_rows) if n]
+    return OnnxBackend(
+        prepared.graph,
+        dtype=prepared.dtype if choice.dtype == "auto" else choice.dtype,
+        context_length=min(lengths, default=_NO_CONTEXT),
+        threads=threads,
+        shared_kv=prepared.shared_kv,
+        hints=_hints(config, prepared.windows),
+        data=prepared.data,
+    )
+
+
+def _check_steps(backend: OnnxBackend, choice: FileChoice) -> None:
+    """Two steps, since some graphs load and fail only when they run."""
+    state = backend.new_state()
+    for token_ids in ([0, 1], [2]):
+        best = float(backend.forward(token_ids, state).max())
+        if not math.isfinite(best):
+            raise ModelFileError(f"{choice.graph} computes no finite logits; its weights may be damaged.")
+
+
+# ---- preparing ----------------------------------------------------------------------------------
+
+
+def _prepare(
+    folder: Path, choice: FileChoice, config: ModelConfig, key: str, progress: Progress
+) -> _Prepared:
+    from tinykit.convert.optimize import OPTIMIZE_VERSION
+
+    configs = [name for name in choice.extra if Path(name).name in CONFIG_FILES]
+    marks = file_marks(folder / name for name in (choice.graph, *choice.data, *configs))
+    build = f"{digest(marks)[:12]}-{choice.dtype}-graph{OPTIMIZE_VERSION}"
+    entry = store.entry("models", key, build)
+    source = folder / choice.graph
+    if not entry.is_complete():
+        info: dict[str, object] = {"model": key, "dtype": choice.dtype, "source": str(source)}
+        size_bytes = source.stat().st_size
+        with store.building(entry, needed_bytes=size_bytes, info=info) as target:
+            if target is not None:
+                with progress.stage(f"{key}: prepare {choice.dtype}", total=None, unit="graphs", model=key):
+                    _write_prepared(source, choice, config, target)
+    facts = json.loads((entry.path / _PREPARED).read_text(encoding="utf-8"))
+    facts["passes"] = tuple(facts["passes"])
+    if not facts["passes"]:
+        return _Prepared(**{**facts, "graph": source, "data": {}})
+    places = {name: source.parent / name for name in facts["data"]}
+    own = entry.path / f"{_GRAPH}_data"
+    if own.is_file():
+        places[own.name] = own
+    return _Prepared(**{**facts, "graph": entry.path / _GRAPH, "data": places})
+
+
+def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, target: Path) -> None:
+    from tinykit.convert.optimize import apply_passes, inspect_graph, read_graph, write_graph
+
+    model = read_graph(source)
+    facts = asdict(inspect_graph(model, _hints(config, {})))
+    _check_data(source, facts["data"])
+    facts["passes"] = apply_passes(model)
+    if facts["passes"]:
+        own = write_graph(model, target / _GRAPH)
+        places = {name: source.parent / name for name in facts["data"]}
+        if own is not None:
+            places[own.name] = own
+        changed = _Prepared(**{**facts, "graph": target / _GRAPH, "data": places})
+        original = _Prepared(**{**facts, "graph": source, "data": {}, "shared_kv": False, "passes": ()})
+        if not _same_answers(original, changed, choice, config):
+            facts["passes"] = ()
+            for file in target.iterdir():
+                file.unlink()
+    (target / _PREPARED).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+def _check_data(source: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        place = source.parent / name
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ModelFileError(f"{source} refers to a file outside its folder: {name}.", path=source)
+        if not place.is_file():
+            raise ModelFileError(
+                f"{source.name} needs the file {name}, which is not beside it.",
+                hint="The download is not complete; fetch the model again.",
+                path=place,
+            )
+
+
+def _same_answers(original: _Prepared, changed: _Prepared, choice: FileChoice, config: ModelConfig) -> bool:
+    """Whether both graphs answer a probe alike. An original that does not run decides nothing: it is used."""
+    try:
+        before, after = (_probe(prepared, choice, config) for prepared in (original, changed))
+    except TinykitError:
+        return False
+    norms = float((before @ before) * (after @ after)) ** 0.5
+    return bool(norms > 0 and float(before @ after) / norms >= _MIN_SIMILARITY)
+
+
+def _probe(prepared: _Prepared, choice: FileChoice, config: ModelConfig) -> Any:
+    """Logits after some tokens from all over the vocabulary, less their mean."""
+    import numpy as np
+
+    backend = _load(prepared, choice, config, None)
+    try:
+        vocab_size = backend.info.vocab_size
+        token_ids = [(n * vocab_size) // _PROBE_TOKENS for n in range(_PROBE_TOKENS)]
+        logits = backend.forward(token_ids, backend.new_state()).astype(np.float64)
+        return logits - logits.mean()
+    finally:
+        backend.close()
