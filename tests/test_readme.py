@@ -11,7 +11,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_file_map_names_every_module_and_nothing_else():
     block = re.search(r"```text\ntinykit/\n(.*?)```", README, re.DOTALL)[1]
-    named = set(re.findall(r"^ +([\w/]+(?:\.py|/))", block, re.MULTILINE))
+    words = [word for line in block.splitlines() for word in line.split()]
+    named = {word for word in words if re.fullmatch(r"\w+(\.py|/)", word)}
     package = ROOT / "tinykit"
     modules = {p.name for p in package.glob("*.py")} - {"__init__.py", "__main__.py"}
     folders = {f"{p.name}/" for p in package.iterdir() if p.is_dir() and p.name != "__pycache__"}

@@ -12,7 +12,7 @@ from tinykit.reasons import Reason
 from tinykit.recipes import RECIPES, Recipe
 
 MESSAGE = "the login test is flaky on slow CI runners since we moved to Node 18, can you fix it?"
-RECIPE = dataclasses.replace(RECIPES["titles"], max_tokens=60)
+RECIPE = dataclasses.replace(RECIPES["titles"], max_tokens=60, min_words=2)
 IM_START, IM_END = 1, 2
 
 
@@ -80,6 +80,23 @@ def test_first_words_stand_in_when_no_answer_is_true():
 def test_without_fallback_the_best_answer_stays():
     title, _ = make_title("Node 20 login", "Node 21 login", fallback="none")
     assert title.text == "Node 20 login"
+
+
+def test_short_title_goes_on_from_where_it_was_closed():
+    title, _ = make_title("Flaky login", "Flaky login test on CI", min_words=5)
+    assert title.text == "Flaky login test on CI"
+    assert reasons(title) == [Reason.TOO_SHORT]
+
+
+def test_short_message_needs_no_long_title():
+    title, _ = make_title("Login test", "Login test on CI", message="fix login test", min_words=5)
+    assert (title.text, title.why) == ("Login test", ())
+
+
+def test_short_title_that_cannot_go_on_stays():
+    title, _ = make_title("Flaky login", min_words=5, candidates=2)
+    assert title.text == "Flaky login"
+    assert Reason.FALLBACK not in reasons(title)
 
 
 def test_recipe_with_one_candidate_is_not_checked():

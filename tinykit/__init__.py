@@ -3,7 +3,7 @@
 from tinykit import TinySession
 
 session = TinySession()
-session.title("the login test is flaky on slow CI runners, can you fix it?")
+session.title("my raspberry pi 4 keeps rebooting when i plug in the external ssd")
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ _EXPLANATIONS = {
     Reason.REFUSED: "The model refused.",
     Reason.ANSWERS_INSTEAD: "The reply answers the message and does not name it.",
     Reason.TOO_LONG: "The reply is longer than a title may be.",
-    Reason.TOO_SHORT: "The title is too short to tell what the message is about.",
+    Reason.TOO_SHORT: "The title has fewer words than it should.",
     Reason.WRONG_SCRIPT: "The title is in a script that the message does not use.",
     Reason.COPIES_FIRST_MESSAGE: "The title repeats the beginning of a longer message.",
     Reason.COPIES_PROMPT_EXAMPLE: "The title is an example from the prompt.",

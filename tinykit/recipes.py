@@ -96,7 +96,7 @@ class Recipe:
         preparation: How the message is made ready.
         max_chars: A longer title is rejected.
         max_words: A title of more words is rejected.
-        min_words: A title of fewer words counts as a fault when there are candidates.
+        min_words: With candidates, a title of fewer words is let go on; half the message's words suffice.
         candidates: Answers to try at most until one passes all checks; 1 takes the first as it is.
         languages: Which messages the model is asked about; for others the first words are the title.
         fallback: What to do when none passed: "none" takes the best of them, "first-words" the message's.
@@ -214,7 +214,7 @@ RECIPES: dict[str, Recipe] = {
         max_tokens=24,
         no_task_answer="-",
         preparation=Preparation(style="focus", max_chars=700),
-        min_words=2,
+        min_words=5,
         candidates=4,
         languages="english",
         fallback="first-words",

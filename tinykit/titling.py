@@ -62,17 +62,19 @@ def model_title(engine: Engine, message: str, recipe: Recipe, prefix_tokens: int
     """
     prompt_ids = _fitting_prompt(engine, message, recipe)
     best: Title | None = None
-    fewest = 0
+    least = (0, 0)
     steps: list[Step] = []
     for candidate in _candidates(engine, message, recipe, prompt_ids, prefix_tokens):
         problems = _problems(candidate, message, recipe) if recipe.candidates > 1 else ()
-        if best is None or len(problems) < fewest:
-            best, fewest = candidate, len(problems)
+        # that it is short is no untruth: it speaks against a title, but brings no fallback
+        weight = (sum(reason is not Reason.TOO_SHORT for reason in problems), len(problems))
+        if best is None or weight < least:
+            best, least = candidate, weight
         if not problems:
             break
         steps += [Step(reason, candidate.text) for reason in problems]
     assert best is not None
-    if not fewest:
+    if not least[0]:
         return replace(best, why=(*steps, *best.why))
     if recipe.fallback == "first-words":
         words = first_words_title(message, recipe)
@@ -111,7 +113,7 @@ def _candidates(
     answer: tuple[int, ...] = ()
     banned: dict[tuple[int, ...], set[int]] = {}  # by the beginning that is kept: what may not follow
     for asked in range(recipe.candidates):
-        begun = answer[: _fault(engine.tokenizer, answer, message)]
+        begun = answer[: _fault(engine.tokenizer, answer, message, recipe)]
         if begun != answer:
             banned.setdefault(begun, set()).add(answer[len(begun)])
         barred = banned.get(begun, set())
@@ -130,7 +132,7 @@ def _problems(candidate: Title, message: str, recipe: Recipe) -> tuple[Reason, .
     """What speaks against a candidate; that the model wants no title counts only for a long message."""
     if candidate.text is not None:
         found = list(checks.check(candidate.text, message))
-        if count_words(candidate.text) < recipe.min_words:
+        if count_words(candidate.text) < _min_words(message, recipe):
             found.append(Reason.TOO_SHORT)
         if any(step.reason is Reason.CUT_OFF for step in candidate.why):
             found.append(Reason.CUT_OFF)
@@ -143,13 +145,26 @@ def _problems(candidate: Title, message: str, recipe: Recipe) -> tuple[Reason, .
 _SHORT_CHARS = 120  # a greeting or a thank-you with a few words around it; a longer text is about something
 
 
-def _fault(tokenizer: Tokenizer, answer: tuple[int, ...], message: str) -> int:
-    """How many tokens of an answer to keep: those before its first invented word, or none."""
+def _fault(tokenizer: Tokenizer, answer: tuple[int, ...], message: str, recipe: Recipe) -> int:
+    """How many tokens of an answer to keep: those before its first invented word or its early end."""
     text = tokenizer.decode(answer)
     starts = [at for word in checks.invented(text, message) if (at := text.find(word)) > 0]
+    ends = [at for stop in recipe.stop if (at := text.find(stop)) > 0]
+    said = text[: min(ends, default=0)].strip()
+    if (
+        not starts
+        and said not in ("", recipe.no_task_answer)
+        and count_words(said) < _min_words(message, recipe)
+    ):
+        starts = ends  # it was closed too early: let it go on
     if not starts:
         return 0
     kept = 0
     while kept < len(answer) and len(tokenizer.decode(answer[: kept + 1])) <= min(starts):
         kept += 1
     return kept
+
+
+def _min_words(message: str, recipe: Recipe) -> int:
+    """Words that a title should have; a short message has not that many to give."""
+    return min(recipe.min_words, count_words(message[:_SHORT_CHARS]) // 2)
