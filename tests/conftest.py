@@ -1,9 +1,16 @@
 """What all tests share: a clean environment, and the real model fetched once for those that want it."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C even where the run was started in the background, which makes children deaf to it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
