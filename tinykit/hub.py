@@ -69,7 +69,8 @@ class HubCopy:
             if actual != file.checksum and (file.checksum or not path.is_file()):
                 raise ChecksumError(
                     f"{path} has changed: its hash is {actual}, expected {file.checksum}",
-                    hint=f"Fetch it again with: tinykit models download {self.source.name} --force",
+                    hint="Fetch it again with: tinykit models download "
+                    f"{self.source.name} --force --dtype {self.dtype}",
                     expected=file.checksum,
                     actual=actual,
                     path=path,

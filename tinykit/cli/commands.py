@@ -85,9 +85,7 @@ def title(
 def _message(words: tuple[str, ...]) -> str:
     message = _read("-") if words == ("-",) else " ".join(words)
     if not message.strip():
-        raise OptionError(
-            "The message is empty.", hint="Give some text to title.", name="text", value=message
-        )
+        raise OptionError("The message is empty.", hint="Give some text.", name="text", value=message)
     return message
 
 
