@@ -32,8 +32,7 @@ def logits_of(path, hints, *, shared=False, data=None):
     options = {"dtype": "x", "context_length": 512, "threads": 1, "shared_kv": shared}
     backend = OnnxBackend(path, hints=hints, data=data, **options)
     state = backend.new_state()
-    first = backend.forward(IDS, state).copy()
-    return np.stack([first, backend.forward([5], state), backend.forward([6, 7, 8], state)])
+    return np.stack([backend.forward(piece, state).copy() for piece in (IDS, [5], [6, 7, 8])])
 
 
 CASES = [
