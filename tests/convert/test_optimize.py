@@ -160,12 +160,12 @@ def test_last_logits_only_where_that_is_safe(nodes, more_outputs, changed):
         assert model.SerializeToString() == before
         return
     hidden = np.random.default_rng(0).standard_normal((1, 5, 3)).astype(np.float32)
-    all_of_it, last = (
-        onnxruntime.InferenceSession(data).run(["logits"], {"hidden": hidden})[0]
-        for data in (before, model.SerializeToString())
-    )
-    assert last.shape == (1, 1, 4)
-    np.testing.assert_allclose(last[0, 0], all_of_it[0, -1], rtol=1e-6)
+    (all_of_it,) = onnxruntime.InferenceSession(before).run(["logits"], {"hidden": hidden})
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for rows in (1, 3, 5):
+        (last,) = session.run(["logits"], {"hidden": hidden, "num_logits_to_keep": np.array([rows])})
+        assert last.shape == (1, rows, 4)
+        np.testing.assert_allclose(last[0], all_of_it[0, -rows:], rtol=1e-6)
 
 
 def nbits(level=None, bits=4, zeros=()):
