@@ -145,11 +145,10 @@ class Rows:
             except TinykitError as error:
                 ended = [(at, error) for at in range(len(self._runs))]
             else:
-                ended = [
-                    (at, error)
-                    for at, run in enumerate(self._runs)
-                    if (error := _advanced(run, logits[at : at + 1])) is not None or run.is_done
-                ]
+                for at, run in enumerate(self._runs):
+                    problem = _advanced(run, logits[at : at + 1])
+                    if problem is not None or run.is_done:
+                        ended.append((at, problem))
             found = [(self._runs[at], error) for at, error in ended]
             for at, _ in reversed(ended):
                 self._batch.remove(at)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 
 from tinykit.backends.base import Backend, Logits, State
 from tinykit.errors import ForwardInterrupted, PromptTooLongError
@@ -25,6 +26,13 @@ class Engine:
 
     It may be called from several threads, and several streams may be open at once: the model takes one step
     of one of them at a time, and each gives what it would give alone.
+
+    Args:
+        backend: The loaded model.
+        tokenizer: Its tokenizer.
+        eos_ids: Tokens that end a text.
+        cache_bytes: Memory for the states of earlier prompts.
+        identity: Gives what tells these weights from others, for saved states.
     """
 
     def __init__(
@@ -34,16 +42,16 @@ class Engine:
         eos_ids: Sequence[int],
         *,
         cache_bytes: int,
-        identity: Mapping[str, str] | None = None,
+        identity: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.backend = backend
         self.tokenizer = tokenizer
         self.eos_ids = frozenset(eos_ids)
         self.cache = PrefixCache(backend, cache_bytes)
         self.slots = Slots()
-        self.identity = {"backend": backend.info.backend, "dtype": backend.info.dtype, **(identity or {})}
+        self._identity = identity
         self.cancel_count = 0  # so that whoever runs many generations notices one between two of them
-        self._grammars = Grammars(tokenizer, self.eos_ids, backend.info.vocab_size)
+        self._grammars = Grammars(tokenizer, sorted(self.eos_ids), backend.info.vocab_size)
         self._lock = threading.RLock()  # held for a step
         self._active: set[Run] = set()
         self._stepping: Run | None = None
@@ -75,6 +83,12 @@ class Engine:
         """
         run = self.new_run(request)
         return Stream(run, self._steps(run), self._cancel)
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """What a saved state must have been made by."""
+        info = self.backend.info
+        return {"backend": info.backend, "dtype": info.dtype, **self._identity()}
 
     def cancel(self) -> int:
         """End whatever is running, from any thread; returns how many generations that was."""
@@ -282,7 +296,10 @@ class Engine:
         if constraint is None:
             return None
         if isinstance(constraint, TitleLine):
-            return constraint.matcher(self.tokenizer, self.eos_ids, self.backend.info.vocab_size)
+            matcher: Matcher = constraint.matcher(
+                self.tokenizer, sorted(self.eos_ids), self.backend.info.vocab_size
+            )
+            return matcher
         return self._grammars.matcher(constraint)
 
     def _why_not_draft(self, request: Request) -> str | None:

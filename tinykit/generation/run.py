@@ -198,7 +198,7 @@ class Run:
         self._sampler.accept(token_id)
         self._piece.token_ids.append(token_id)
         self._piece.text += self._stops.feed(self._detokenizer.feed(token_id))
-        if self._stops.found is not None:
+        if self._has_stopped():
             chunks.append(self._end("stop"))
             return
         if self._matcher is not None:
@@ -228,12 +228,15 @@ class Run:
     def _end(self, reason: FinishReason) -> Chunk:
         self._finish = reason
         self.is_done = True
-        if self._stops.found is None:
+        if not self._has_stopped():
             self._piece.text += self._stops.feed(self._detokenizer.flush()) + self._stops.flush()
-            if self._stops.found is not None and reason == "length":
+            if self._has_stopped() and reason == "length":
                 self._finish = "stop"
         self.clock.ended = time.perf_counter()
         return self._cut()
+
+    def _has_stopped(self) -> bool:
+        return self._stops.found is not None
 
     def _cut(self) -> Chunk:
         piece, self._piece = self._piece, _Piece()
