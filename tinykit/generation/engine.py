@@ -289,7 +289,14 @@ class Engine:
             if not state.can_truncate:
                 return  # a copy of the prefix's state is kept already
             state.truncate(prefix)
+        elif state.can_truncate and not self._is_steady(run):
+            # what a fresh prefill would compute to the last bit, so that reuse never changes an answer
+            state.truncate(min(state.length, len(run.request.prompt_ids)))
         self.cache.keep(tokens[: state.length], state)
+
+    def _is_steady(self, run: Run) -> bool:
+        """Whether decode steps leave the same state as a prefill of the same tokens."""
+        return run.request.options.exact or self.backend.info.is_shape_invariant
 
     def _matcher(self, request: Request) -> Matcher | None:
         constraint = request.options.constraint
