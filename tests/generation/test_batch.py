@@ -202,7 +202,7 @@ def test_recurrent_states_are_sampled_from_copies(monkeypatch):
 
 def test_exact_requests_go_alone_where_shapes_matter():
     engine = saying("hello", 2)
-    object.__setattr__(engine.backend.info, "is_shape_invariant", False)
+    engine.rows_are_exact = False
     engine.backend.new_batch = lambda: pytest.fail("no batch is wanted") if engine.backend.calls else None
     found = together(engine, [Request((A, B), GenerationOptions(9, exact=True))] * 3)
     assert [str(one) for one in found] == ["hello"] * 3

@@ -255,8 +255,8 @@ def test_cache_drops_the_least_recently_used():
         backend.forward([first] * 10, state)
         cache.keep([first] * 10, state)
     assert cache.size_bytes == 8 * 20
-    assert cache.take([5] * 10 + [A]).length == 0
-    assert cache.take([7] * 10 + [A]).length == 10
+    assert cache.take([5] * 10 + [A, B]).length == 0
+    assert cache.take([7] * 10 + [A, B]).length == 10
 
 
 def test_sequence_larger_than_the_budget_drives_out_nothing():
@@ -266,7 +266,7 @@ def test_sequence_larger_than_the_budget_drives_out_nothing():
         state = backend.new_state()
         backend.forward([first] * length, state)
         cache.keep([first] * length, state)
-    assert cache.take([5] * 10 + [A]).length == 10
+    assert cache.take([5] * 10 + [A, B]).length == 10
 
 
 def test_cache_leaves_a_longer_sequence_in_place_and_copies_its_beginning():
@@ -276,7 +276,7 @@ def test_cache_leaves_a_longer_sequence_in_place_and_copies_its_beginning():
     backend.forward([5] * 10 + [6] * 10, state)
     cache.keep([5] * 10 + [6] * 10, state)
     assert cache.take([5] * 10 + [7] * 3).length == 10
-    assert cache.take([5] * 10 + [6] * 10 + [7]).length == 20
+    assert cache.take([5] * 10 + [6] * 10 + [7, 8]).length == 20
 
 
 def test_shared_prefix():

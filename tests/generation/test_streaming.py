@@ -173,7 +173,7 @@ def test_no_tokens_wanted_computes_the_prompt_for_what_follows():
     completion = engine.generate(Request(prompt, GenerationOptions(0)))
     assert (completion.text, completion.finish_reason, completion.timings.ttft_s) == ("", "length", None)
     assert engine.backend.calls == [prompt]
-    assert engine.generate(Request(prompt)).usage.kv_reused_tokens == 19
+    assert engine.generate(Request(prompt)).usage.kv_reused_tokens == 18
 
 
 def test_streams_of_the_same_thread_may_be_open_together():

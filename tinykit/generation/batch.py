@@ -115,8 +115,7 @@ def _sample(engine: Engine, runs: Sequence[Run]) -> None:
 
 def can_batch(engine: Engine, request: Request) -> bool:
     """Whether this request may share its steps with others."""
-    info = engine.backend.info
-    return info.can_batch and (info.is_shape_invariant or not request.options.exact)
+    return engine.backend.info.can_batch and (not request.options.exact or engine.rows_are_exact)
 
 
 class Rows:

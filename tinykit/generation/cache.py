@@ -78,11 +78,21 @@ class PrefixCache:
     def _longest(self, prompt_ids: Sequence[int]) -> tuple[_Kept | None, int]:
         best, longest = None, 0
         for kept in self._kept:
-            shared = shared_prefix(kept.token_ids, prompt_ids[:-1])  # the last token must yield logits
+            shared = shared_prefix(kept.token_ids, reusable(prompt_ids, kept.state))
             usable = shared == len(kept.token_ids) or kept.state.can_truncate
             if usable and shared >= longest and shared:
                 best, longest = kept, shared
         return best, longest
+
+
+def reusable(prompt_ids: Sequence[int], state: State) -> Sequence[int]:
+    """The part of a prompt that need not be computed if `state` has seen it.
+
+    At least the last token must yield logits. Two are computed where that is possible: attention over a
+    single query token is done by other kernels, whose last bits differ, and what is kept must not change an
+    answer.
+    """
+    return prompt_ids[: -2 if state.can_truncate and len(prompt_ids) > 1 else -1]
 
 
 def shared_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -10,12 +10,13 @@ from functools import cached_property
 
 from tinykit.backends.base import Backend, Logits, State
 from tinykit.errors import ForwardInterrupted, PromptTooLongError
-from tinykit.generation.cache import PrefixCache, shared_prefix
+from tinykit.generation.cache import PrefixCache, reusable, shared_prefix
 from tinykit.generation.grammar import Grammars, Matcher
 from tinykit.generation.request import Request
 from tinykit.generation.result import CancelledBy, Chunk, Completion
 from tinykit.generation.run import Run
 from tinykit.generation.slots import Slot, Slots
+from tinykit.generation.steadiness import rows_are_exact
 from tinykit.generation.stream import Stream
 from tinykit.generation.title_line import TitleLine
 from tinykit.tokenizer import Tokenizer
@@ -89,6 +90,12 @@ class Engine:
         """What a saved state must have been made by."""
         info = self.backend.info
         return {"backend": info.backend, "dtype": info.dtype, **self._identity()}
+
+    @cached_property
+    def rows_are_exact(self) -> bool:
+        """Whether a request gets, to the last bit, the same in a batch as alone; tried when first asked."""
+        with self._lock:
+            return self.backend.info.is_shape_invariant or rows_are_exact(self.backend)
 
     def cancel(self) -> int:
         """End whatever is running, from any thread; returns how many generations that was."""
@@ -260,7 +267,7 @@ class Engine:
         if not request.reuse:
             return self.backend.new_state()
         if slot is not None and (state := slot.state) is not None:
-            shared = shared_prefix(slot.token_ids, request.prompt_ids[:-1])
+            shared = shared_prefix(slot.token_ids, reusable(request.prompt_ids, state))
             slot.state, slot.token_ids = None, ()
             if shared == state.length:
                 return state
@@ -283,6 +290,8 @@ class Engine:
         if slot is not None:
             if prefix is not None and prefix < state.length and state.can_truncate:
                 self.cache.keep_prefix(tokens[:prefix], state)
+                # the same in a batch, whose rows keep to themselves what their steps add
+                state.truncate(min(state.length, len(run.request.prompt_ids)))
             slot.token_ids, slot.state = tokens[: state.length], state
             return
         if prefix is not None and prefix < state.length:
@@ -335,7 +344,10 @@ def _check(run: Run) -> None:
 
 
 def _pieces(token_ids: Sequence[int], chunk_tokens: int) -> list[Sequence[int]]:
-    """Long prompts by pieces of about the same length, so that a cancel is heard between two of them."""
+    """Long prompts by pieces of about the same length, so that a cancel is heard between two of them.
+
+    None has a single token if that can be helped: see `reusable`.
+    """
     count = max(1, -(-len(token_ids) // chunk_tokens))
     size = -(-len(token_ids) // count)
     return [token_ids[start : start + size] for start in range(0, len(token_ids), size)]
