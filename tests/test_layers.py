@@ -12,7 +12,7 @@ LAYERS = [
     {"displays", "errors", "events", "optional", "settings", "progress"},
     {
         "casing", "catalog", "checks", "devices", "download", "extraction", "fillers", "focus", "hub", "hub_cache", "hub_listing", "language", "package_index", "phrases",
-        "marks", "model_config", "model_files", "model_spec", "own_models", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "wordlists", "tokenizer",
+        "marks", "model_config", "model_files", "model_spec", "own_models", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "token_bytes", "wordlists", "tokenizer",
     },
     {"convert", "backends"},
     {"generation"},

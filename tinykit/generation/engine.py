@@ -18,7 +18,7 @@ from tinykit.generation.run import Run
 from tinykit.generation.slots import Slot, Slots
 from tinykit.generation.steadiness import rows_are_exact
 from tinykit.generation.stream import Stream
-from tinykit.generation.title_line import TitleLine
+from tinykit.generation.title_line import TitleLine, TitleTable
 from tinykit.tokenizer import Tokenizer
 
 
@@ -90,6 +90,10 @@ class Engine:
         """What a saved state must have been made by."""
         info = self.backend.info
         return {"backend": info.backend, "dtype": info.dtype, **self._identity()}
+
+    @cached_property
+    def _titles(self) -> TitleTable:
+        return TitleTable(self.tokenizer, sorted(self.eos_ids), self.backend.info.vocab_size)
 
     @cached_property
     def rows_are_exact(self) -> bool:
@@ -312,10 +316,7 @@ class Engine:
         if constraint is None:
             return None
         if isinstance(constraint, TitleLine):
-            matcher: Matcher = constraint.matcher(
-                self.tokenizer, sorted(self.eos_ids), self.backend.info.vocab_size
-            )
-            return matcher
+            return self._titles.matcher(constraint)
         return self._grammars.matcher(constraint)
 
     def _why_not_draft(self, request: Request) -> str | None:

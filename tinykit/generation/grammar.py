@@ -16,10 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tinykit.errors import BackendError, MissingPackageError, OptionError, UnsupportedModelError
+from tinykit.errors import BackendError, MissingPackageError, UnsupportedModelError
 from tinykit.generation.constraint import Constraint
-from tinykit.generation.grammar_errors import dead_end, invalid
+from tinykit.generation.grammar_errors import dead_end, invalid, too_slow
 from tinykit.generation.grammar_text import to_lark
+from tinykit.generation.title_line import TitleLine, TitleTable
 from tinykit.optional import require
 from tinykit.tokenizer import Tokenizer
 
@@ -27,6 +28,8 @@ Mask = npt.NDArray[np.bool_]
 
 _KEPT = 32  # compiled grammars
 _FORCED_BYTES = 64  # looked ahead at most per call, some 60 µs each
+_STACK_BYTES = 128 << 20  # of address space; a thousand rules below each other take some megabytes
+_COMPILE_S = 30  # llguidance's own limits end most of what is too large within two
 _FEW = 256  # tokens; where more are allowed, not all of them begin with the same byte
 
 
@@ -75,10 +78,11 @@ class Grammars:
         self._vocab_size = vocab_size
         self._lock = threading.Lock()
         self._words: _Words | None = None
+        self._titles: TitleTable | None = None
         self._compiled: OrderedDict[tuple[str, str], Any] = OrderedDict()
 
-    def matcher(self, constraint: Constraint) -> Matcher:
-        """A matcher at the beginning of a text.
+    def matcher(self, constraint: Constraint | TitleLine) -> Matcher:
+        """A matcher at the beginning of a text; a `TitleLine` needs no llguidance.
 
         Raises:
             OptionError: The grammar is not valid, says where, or no text fits it.
@@ -86,6 +90,10 @@ class Grammars:
             UnsupportedModelError: The model's tokenizer is of a kind that llguidance does not know.
         """
         with self._lock:
+            if isinstance(constraint, TitleLine):
+                if self._titles is None:
+                    self._titles = TitleTable(self._tokenizer, self._eos_ids, self._vocab_size)
+                return self._titles.matcher(constraint)
             if self._words is None:
                 self._words = _Words(self._tokenizer, self._eos_ids, self._vocab_size)
             core = self._core(constraint, self._words)
@@ -109,13 +117,34 @@ def _llguidance() -> Any:
 
 
 def _compile(constraint: Constraint, words: _Words) -> Any:
-    library = _llguidance()
-    limits = library.LLParserLimits(verbose_errors=False)
-    grammar = library.LLMatcher.grammar_from_lark(to_lark(constraint))
-    core = library.LLMatcher(words.tokens, grammar, log_level=0, limits=limits)
-    if core.is_error():
-        raise invalid(constraint, core.get_error())
-    return core
+    """The compiled grammar, with its first step taken.
+
+    In a thread of its own: llguidance goes down a grammar's rules by recursion, and a stack that is too
+    small for it ends the process; besides, a thread can be waited for with a limit and with Ctrl-C.
+    """
+    library, grammar = _llguidance(), to_lark(constraint)
+    done: list[Any] = []
+
+    def compile_it() -> None:
+        limits = library.LLParserLimits(verbose_errors=False)
+        text = library.LLMatcher.grammar_from_lark(grammar)
+        core = library.LLMatcher(words.tokens, text, log_level=0, limits=limits)
+        if not core.is_error():
+            core.compute_bitmask()
+        done.append(core)
+
+    usual = threading.stack_size(_STACK_BYTES)
+    try:
+        worker = threading.Thread(target=compile_it, name="tinykit-grammar", daemon=True)
+        worker.start()
+    finally:
+        threading.stack_size(usual)
+    worker.join(_COMPILE_S)
+    if not done:
+        raise too_slow(constraint, _COMPILE_S)
+    if done[0].is_error():
+        raise invalid(constraint, done[0].get_error())
+    return done[0]
 
 
 class _Words:
@@ -124,11 +153,14 @@ class _Words:
     def __init__(self, tokenizer: Tokenizer, eos_ids: Sequence[int], vocab_size: int) -> None:
         self.eos_ids = list(eos_ids)
         self.vocab_size = vocab_size
-        # llguidance wants an end in any case: without one, the id after the last is it
-        known = max(vocab_size, tokenizer.highest_id + 1)
-        ends, size = (self.eos_ids, known) if self.eos_ids else ([known], known + 1)
+        known = tokenizer.highest_id + 1
+        ends = [index for index in eos_ids if index < known]
+        # llguidance wants an end in any case: without one, a token is added after the last
+        text = tokenizer.to_json() if ends else _with_an_end(tokenizer.to_json(), known)
+        self.end_id = ends[0] if ends else known
+        size = max(vocab_size, known + (not ends))
         try:
-            self.tokens = _llguidance().LLTokenizer(tokenizer.to_json(), n_vocab=size, eos_token=ends)
+            self.tokens = _llguidance().LLTokenizer(text, n_vocab=size, eos_token=ends or [known])
         except MissingPackageError:
             raise
         except Exception as error:
@@ -151,15 +183,22 @@ class _Words:
 
     def _stripped(self, tokenizer: Tokenizer) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """Tokens whose first space the tokenizer drops at the beginning of a text, and those without it."""
-        none = np.empty(0, np.intp)
-        example = next((i for i in self.tokens.tokenize_str("a a") if self.bytes_of(i)[:2] == b" a"), None)
-        if example is None or tokenizer.decode([example]).startswith(" "):
-            return none, none
-        texts = [self.bytes_of(index) for index in range(self.vocab_size)]
-        index_of = {text: index for index, text in reversed(list(enumerate(texts))) if text}
+        texts = tokenizer.token_bytes()[: self.vocab_size]
         spaced = [index for index, text in enumerate(texts) if text.startswith(b" ")]
+        words = [index for index in spaced if texts[index].strip()]
+        if not words or tokenizer.decode(words[:1]).startswith(" "):
+            return np.empty(0, np.intp), np.empty(0, np.intp)
+        index_of = {text: index for index, text in reversed(list(enumerate(texts))) if text}
         unspaced = [index_of.get(texts[index][1:], -1) for index in spaced]
         return np.array(spaced, np.intp), np.array(unspaced, np.intp)
+
+
+def _with_an_end(tokenizer_json: str, index: int) -> str:
+    description = json.loads(tokenizer_json)
+    end = {"id": index, "content": "<|end of text|>", "special": True}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    description["added_tokens"].append(end | flags)
+    return json.dumps(description)
 
 
 class _GrammarMatcher:
@@ -171,16 +210,12 @@ class _GrammarMatcher:
         self._constraint = constraint
         self._taken: list[int] = []  # as the core took them, the end left out
         self._ended = False
+        self._at_end = False  # as of the mask: the text may end here
         self._mask: Mask | None = None
 
     @property
     def is_finished(self) -> bool:
-        if self._ended:
-            return True
-        ends = len(self._words.eos_ids)
-        if ends:
-            return self._core.is_accepting() and np.count_nonzero(self.allowed()) == ends
-        return bool(self._core.is_stopped())
+        return self._may_end() and int(np.count_nonzero(self.allowed())) == len(self._words.eos_ids)
 
     def allowed(self) -> Mask:
         if self._mask is None:
@@ -188,27 +223,39 @@ class _GrammarMatcher:
             self._mask.flags.writeable = False
         return self._mask
 
+    def _may_end(self) -> bool:
+        self.allowed()
+        return self._at_end
+
     def _compute(self) -> Mask:
-        bits = np.frombuffer(self._core.compute_bitmask(), np.uint8)
-        mask: Mask = np.unpackbits(bits, count=self._words.vocab_size, bitorder="little").view(np.bool_)
+        bits = self._bits()
         if self._core.is_error():
             raise dead_end(self._constraint, self._core.get_error(), self._text())
+        self._at_end = bool(bits[self._words.end_id])
+        mask = bits[: self._words.vocab_size]
+        mask[self._words.end_id : self._words.end_id + 1] = False  # it may be an added one
+        mask[self._words.eos_ids] = self._at_end
         if not self._taken and len(self._words.spaced):
-            plain = mask.copy()
-            unspaced = self._words.unspaced
+            plain, unspaced = mask.copy(), self._words.unspaced
             mask[self._words.spaced] = plain[unspaced] & (unspaced >= 0)
-        if not mask.any() and not self._core.is_accepting():
+        if not mask.any() and not self._at_end:
             raise dead_end(self._constraint, "no token of this model fits", self._text())
         return mask
 
+    def _bits(self) -> Mask:
+        """What llguidance allows, its own end of text included."""
+        packed = np.frombuffer(self._core.compute_bitmask(), np.uint8)
+        return np.unpackbits(packed, bitorder="little").view(np.bool_)
+
     def accept(self, token_id: int) -> None:
         if token_id in self._words.eos_ids:
-            if self._ended or not self._core.is_accepting():
+            if self._ended or not self._may_end():
                 raise self._refused(token_id)
             self._ended = True
         else:
             taken = self._words.unspaced_id(token_id) if not self._taken else token_id
-            if self._ended or self._core.try_consume_tokens([taken]) != 1:
+            is_known = 0 <= token_id < self._words.vocab_size and taken >= 0
+            if self._ended or not is_known or self._core.try_consume_tokens([taken]) != 1:
                 raise self._refused(token_id)
             self._taken.append(taken)
         self._mask = None
@@ -251,8 +298,7 @@ class _GrammarMatcher:
                     break
                 data += self._words.bytes_of(single)
                 at_end = self._core.is_stopped()
-                bits = np.frombuffer(self._core.compute_bitmask(), np.uint8)
-                mask = np.unpackbits(bits, count=self._words.vocab_size, bitorder="little").view(np.bool_)
+                mask = self._bits()
         finally:
             if data:
                 self._core.rollback(len(data))
@@ -270,8 +316,7 @@ class _GrammarMatcher:
 
     def _refused(self, token_id: int) -> BackendError:
         return BackendError(
-            f"Token {token_id} ({self._words.bytes_of(token_id)!r}) does not fit the "
-            f"{self._constraint.kind} constraint after {self._text()!r}."
+            f"Token {token_id} does not fit the {self._constraint.kind} constraint after {self._text()!r}."
         )
 
     def _ends(self) -> Mask:

@@ -29,6 +29,8 @@ _SHOWN_CHARS = 200
 
 def invalid(constraint: Constraint, message: str) -> OptionError:
     """The error for a grammar that llguidance does not take."""
+    if "NoExtension" in message:
+        return _error(constraint, "allows no text at all, not even an empty one.")
     if _TOO_COMPLEX.search(message):
         return _error(constraint, f"is too complex: {_reason(message)}.", _SIMPLER)
     place = _PLACE.match(message)
@@ -39,15 +41,22 @@ def invalid(constraint: Constraint, message: str) -> OptionError:
     return _error(constraint, f"is not valid{where}: {_reason(message)}.", _SYNTAX.get(constraint.kind))
 
 
+def too_slow(constraint: Constraint, seconds: float) -> OptionError:
+    """The error for a grammar that llguidance does not come to an end with."""
+    return _error(constraint, f"is too complex: it takes longer than {seconds:.0f} s to compile.", _SIMPLER)
+
+
+def too_many_rules(constraint: Constraint, count: int, limit: int) -> OptionError:
+    """The error for a grammar with more rules than may lie below each other."""
+    return _error(
+        constraint, f"is too complex: it has {count:,} rules or references; {limit:,} is the limit.", _SIMPLER
+    )
+
+
 def dead_end(constraint: Constraint, message: str, text: str) -> OptionError:
     """The error for a text that cannot go on."""
-    if text:
-        return _error(
-            constraint, f"cannot go on after {text[-_SHOWN_CHARS:]!r}: {_reason(message)}.", _SIMPLER
-        )
-    if "NoExtension" in message:
-        return _error(constraint, "allows no text at all, not even an empty one.")
-    return _error(constraint, f"cannot begin: {_reason(message)}.", _SIMPLER)
+    where = f"cannot go on after {text[-_SHOWN_CHARS:]!r}" if text else "cannot begin"
+    return _error(constraint, f"{where}: {_reason(message)}.", _SIMPLER)
 
 
 def _error(constraint: Constraint, what: str, hint: str | None = None) -> OptionError:
@@ -64,7 +73,8 @@ def _reason(message: str) -> str:
     message = message[place.end() :] if place else message
     if parse_error := re.search(r"^error: (.*)", message, re.MULTILINE):
         return parse_error[1]  # of a regex, below the lines that show it
-    first = message.partition("\n")[0]
+    first = message.partition("\n")[0].partition(";")[0]  # what follows is about llguidance's own options
+    first = first.removeprefix("failed to compile JSON schema: ")
     first = first.partition(" (in regex): ")[2] or first
     return first[:_SHOWN_CHARS].rstrip(". ")
 

@@ -9,9 +9,16 @@ from typing import Any
 
 from tinykit.generation.constraint import Constraint
 from tinykit.generation.gbnf import gbnf_to_lark
+from tinykit.generation.grammar_errors import invalid, too_many_rules
 
 # After the grammar, so that its own lines keep their numbers; the last of several wins.
 _OPTIONS = '\n%llguidance {"no_forcing": true}\n'
+_MAX_RULES = 1000  # they may lie below each other, and each takes stack when the grammar is compiled
+_RULES = {
+    "lark": re.compile(r"^[ \t]*[?!]?\w[^\s:]*[ \t]*:", re.MULTILINE),
+    "gbnf": re.compile(r"::="),
+    "json": re.compile(r'"\$ref"'),
+}
 # As json.dumps writes it. Free white space is what a small model likes to repeat until its tokens are spent.
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _MAX_INTEGER = 10**15 - 1  # fits a double, and ends; digits are the other thing that is repeated
@@ -29,10 +36,13 @@ def to_lark(constraint: Constraint) -> str:
     """The grammar of `constraint`.
 
     Raises:
-        OptionError: GBNF that is not valid; everything else is checked when it is compiled.
+        OptionError: Too many rules, or GBNF that is not valid; the rest is checked when it is compiled.
     """
+    rules = len(_RULES[constraint.kind].findall(constraint.text)) if constraint.kind in _RULES else 0
+    if rules > _MAX_RULES:
+        raise too_many_rules(constraint, rules, _MAX_RULES)
     if constraint.kind == "regex":
-        body = f"start: {_regex(constraint.text)}"
+        body = f"start: {_regex(constraint)}"
     elif constraint.kind == "choices":
         texts = [_literal(text) for text in json.loads(constraint.text)]
         body = f"start: /{'|'.join(texts)}/"
@@ -45,9 +55,11 @@ def to_lark(constraint: Constraint) -> str:
     return body + _OPTIONS
 
 
-def _regex(pattern: str) -> str:
+def _regex(constraint: Constraint) -> str:
     """Between slashes; what is escaped already stays."""
-    parts = re.findall(r"\\.|[^\\]|\\$", pattern, re.DOTALL)
+    parts = re.findall(r"\\.|[^\\]|\\$", constraint.text, re.DOTALL)
+    if parts and parts[-1] == "\\":
+        raise invalid(constraint, "it ends with a backslash")
     escapes = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
     return f"/{''.join(escapes.get(part, part) for part in parts)}/"
 
