@@ -18,7 +18,6 @@ from tinykit.generation.run import Run
 from tinykit.generation.slots import Slot, Slots
 from tinykit.generation.steadiness import rows_are_exact
 from tinykit.generation.stream import Stream
-from tinykit.generation.title_line import TitleLine, TitleTable
 from tinykit.tokenizer import Tokenizer
 
 
@@ -90,10 +89,6 @@ class Engine:
         """What a saved state must have been made by."""
         info = self.backend.info
         return {"backend": info.backend, "dtype": info.dtype, **self._identity()}
-
-    @cached_property
-    def _titles(self) -> TitleTable:
-        return TitleTable(self.tokenizer, sorted(self.eos_ids), self.backend.info.vocab_size)
 
     @cached_property
     def rows_are_exact(self) -> bool:
@@ -313,11 +308,7 @@ class Engine:
 
     def _matcher(self, request: Request) -> Matcher | None:
         constraint = request.options.constraint
-        if constraint is None:
-            return None
-        if isinstance(constraint, TitleLine):
-            return self._titles.matcher(constraint)
-        return self._grammars.matcher(constraint)
+        return self._grammars.matcher(constraint) if constraint is not None else None
 
     def _why_not_draft(self, request: Request) -> str | None:
         if not self.backend.new_state().can_truncate:
