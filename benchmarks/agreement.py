@@ -58,9 +58,7 @@ def drafted(exact: bool) -> Way:
 WAYS: dict[str, Way] = {
     "again": one_by_one(Engine.generate),
     "streamed": one_by_one(streamed),
-    "without kept prefix": one_by_one(
-        lambda engine, request: engine.generate(replace(request, reuse=False))
-    ),
+    "without kept prefix": one_by_one(lambda engine, request: engine.generate(replace(request, reuse=False))),
     "drafted": drafted(exact=False),
     "drafted, exact": drafted(exact=True),
     "batch of 4": batched(4, exact=False),
