@@ -3,8 +3,8 @@
     python benchmarks/engine.py [--model KEY] [--dtype NAME] [--messages 40] [--rounds 3]
 
 Titles are asked for once each (no further candidates), in interleaved rounds; every way of asking sees the
-same messages. The agreement says how many answers equal, token for token, those of the plain way. Medians and
-95th percentiles over all rounds. The last line is JSON. A busy machine is said, since its figures mean little.
+same messages. The agreement says how many answers equal, token for token, those of the plain way. Medians
+and 95th percentiles over all rounds. The last line is JSON. A busy machine is said: its figures mean little.
 """
 
 import argparse
@@ -116,7 +116,9 @@ def table(rows: list[dict]) -> str:
     names = list(rows[0])
     lines = [names, *([cell(row[name]) for name in names] for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(names))]
-    return "\n".join("  ".join(text.rjust(width) for text, width in zip(line, widths)) for line in lines)
+    return "\n".join(
+        "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in lines
+    )
 
 
 def cell(value: object) -> str:

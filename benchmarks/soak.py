@@ -2,10 +2,10 @@
 
     python benchmarks/soak.py [--requests 2000] [--model KEY] [--seed 1]
 
-Titles, chats in slots, samples, constraints, drafts, batches, choices, long prompts, saved states, cancels from
-another thread, deadlines, streams left early, and bad input. Between them the same question is asked again and
-again: its answer must stay the same. Prints the resident memory along the way, and how much it grew over the
-second half. The last line is JSON.
+Titles, chats in slots, samples, constraints, drafts, batches, choices, long prompts, saved states, cancels
+from another thread, deadlines, streams left early, and bad input. Between them the same question is asked again
+and again: its answer must stay the same. Prints the resident memory along the way, and how much it grew over
+the second half. The last line is JSON.
 """
 
 import argparse
@@ -147,10 +147,8 @@ def main() -> None:
                 )
                 gc.collect()
                 marks.append(resident_bytes())
-                print(
-                    f"{number + 1:>6} requests  {marks[-1] / 1e6:7.0f} MB  {time.perf_counter() - started:6.0f} s",
-                    flush=True,
-                )
+                elapsed_s = time.perf_counter() - started
+                print(f"{number + 1:>6} requests {marks[-1] / 1e6:7.0f} MB {elapsed_s:6.0f} s", flush=True)
     half = marks[len(marks) // 2 :]
     figures = {
         "requests": sum(counts.values()),

@@ -69,7 +69,8 @@ class Answers:
         Args:
             messages: ``{"role": "system" | "user" | "assistant", "content": text}``, oldest first.
             n: So many answers as a list, from one pass over the prompt.
-            slot: Keep the conversation's state under this number or name until `free_slot`.
+            slot: Keep the conversation's state under this number or name, until `free_slot`, or until newer
+                slots need the memory that `cache_bytes` allows.
             reuse: False computes the whole prompt anew.
             on_chunk: Called with each piece of text, before the next is made.
             options: How to generate.

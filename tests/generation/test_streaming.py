@@ -195,6 +195,20 @@ def test_slot_keeps_the_conversation():
     assert not engine.slots.free(0)
 
 
+def test_slots_share_a_budget_and_the_last_one_stays():
+    engine = saying("hi", 20)
+    engine.cache.budget_bytes = 8 * 50
+    for slot in range(4):
+        engine.generate(Request((5 + slot,) * 20, slot=slot))
+    assert [slot.size_bytes > 0 for _, slot in engine.slots.items()] == [False, False, True, True]
+    engine.generate(Request((7,) * 20, slot=2))
+    engine.generate(Request((9,) * 20, slot="new"))
+    assert [name for name, slot in engine.slots.items() if slot.state] == [2, "new"]
+    engine.cache.budget_bytes = 0
+    engine.generate(Request((9,) * 20, slot="new"))
+    assert [name for name, slot in engine.slots.items() if slot.state] == ["new"]
+
+
 def test_slot_whose_conversation_changed_keeps_the_common_part():
     engine = scripted_engine([A, A], 6)
     engine.generate(Request((5,) * 6, slot="chat"))

@@ -21,7 +21,7 @@ class PrefixCache:
 
     def __init__(self, backend: Backend, budget_bytes: int) -> None:
         self._backend = backend
-        self._budget_bytes = budget_bytes
+        self.budget_bytes = budget_bytes
         self._kept: list[_Kept] = []  # least recently used first
 
     @property
@@ -60,9 +60,9 @@ class PrefixCache:
             raise ValueError(f"a state of {state.length} tokens was given with {len(token_ids)} token ids")
         ids = tuple(token_ids)
         self._kept = [kept for kept in self._kept if kept.token_ids != ids]
-        if ids and state.size_bytes <= self._budget_bytes:  # a larger one would drive out all others
+        if ids and state.size_bytes <= self.budget_bytes:  # a larger one would drive out all others
             self._kept.append(_Kept(ids, state))
-        while self._kept and self.size_bytes > self._budget_bytes:
+        while self._kept and self.size_bytes > self.budget_bytes:
             del self._kept[0]
 
     def keep_prefix(self, token_ids: Sequence[int], state: State) -> None:

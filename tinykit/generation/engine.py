@@ -292,6 +292,7 @@ class Engine:
                 # the same in a batch, whose rows keep to themselves what their steps add
                 state.truncate(min(state.length, len(run.request.prompt_ids)))
             slot.token_ids, slot.state = tokens[: state.length], state
+            self.slots.shrink(self.cache.budget_bytes, except_for=slot)
             return
         if prefix is not None and prefix < state.length:
             if not state.can_truncate:

@@ -171,7 +171,7 @@ class Request:
         prefix_tokens: How many of the prompt's first tokens other requests share (a recipe's fixed part): the
             engine then keeps the state of that prefix only. With None it keeps that of the whole exchange,
             which the next turn of a chat extends.
-        slot: A conversation whose state stays until it is freed; its requests run one after the other.
+        slot: A conversation whose state is kept; its requests run one after the other.
         reuse: False computes the whole prompt, whatever is kept: for measurements.
     """
 

@@ -1,4 +1,4 @@
-"""Slots: conversations whose state stays until it is freed, one generation at a time in each."""
+"""Slots: conversations whose state is kept, one generation at a time in each."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Slots:
             return self._slots.setdefault(name, Slot())
 
     def items(self) -> list[tuple[SlotName, Slot]]:
-        """Names and slots, the oldest first."""
+        """Names and slots, the least recently used first."""
         return list(self._slots.items())
 
     def free(self, name: SlotName) -> bool:
@@ -87,6 +87,18 @@ class Slots:
             del self._slots[name]
         slot.lock.release()
         return True
+
+    def shrink(self, budget_bytes: int, *, except_for: Slot) -> None:
+        """Drop the states of the slots that were used longest ago, until all fit into the budget."""
+        with self._lock:
+            for name in [name for name, slot in self._slots.items() if slot is except_for]:
+                self._slots[name] = self._slots.pop(name)  # the last is the most recently used
+        for _, slot in self.items():
+            if self.size_bytes <= budget_bytes:
+                return
+            if slot is not except_for and slot.lock.acquire(blocking=False):
+                slot.state, slot.token_ids = None, ()
+                slot.lock.release()
 
     def clear(self) -> None:
         """Forget all of them."""
