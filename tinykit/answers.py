@@ -9,6 +9,7 @@ from typing import Any, Unpack, overload
 from tinykit.call_options import CallOptions, generation_options, takes_call_options
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task, samples
 from tinykit.generation.engine import Engine
+from tinykit.generation.lookup import VerifyEvent
 from tinykit.generation.request import GenerationOptions, Request
 from tinykit.generation.result import Chunk, Completion
 from tinykit.generation.saving import restore_state, save_state
@@ -39,6 +40,7 @@ class Answers:
         slot: int | str | None = None,
         reuse: bool = True,
         on_chunk: Callable[[Chunk], object] | None = None,
+        on_verify: Callable[[VerifyEvent], object] | None = None,
         **options: Unpack[CallOptions],
     ) -> Completion: ...
 
@@ -62,6 +64,7 @@ class Answers:
         slot: int | str | None = None,
         reuse: bool = True,
         on_chunk: Callable[[Chunk], object] | None = None,
+        on_verify: Callable[[VerifyEvent], object] | None = None,
         **options: Unpack[CallOptions],
     ) -> Completion | list[Completion]:
         """The model's answer to a chat; the keywords that the calls have in common are `CallOptions`.
@@ -73,6 +76,7 @@ class Answers:
                 slots need the memory that `cache_bytes` allows.
             reuse: False computes the whole prompt anew.
             on_chunk: Called with each piece of text, before the next is made.
+            on_verify: Called with what became of each step's draft.
             options: How to generate.
 
         Raises:
@@ -81,7 +85,7 @@ class Answers:
             KeyboardInterrupt: Ctrl-C; its `partial` is the completion so far.
         """
         engine, request = self._request(prompt_messages(messages), slot, reuse, options)
-        return _answered(engine, request, n, on_chunk)
+        return _answered(engine, request, n, on_chunk, on_verify)
 
     @overload
     def complete(
@@ -93,6 +97,7 @@ class Answers:
         slot: int | str | None = None,
         reuse: bool = True,
         on_chunk: Callable[[Chunk], object] | None = None,
+        on_verify: Callable[[VerifyEvent], object] | None = None,
         **options: Unpack[CallOptions],
     ) -> Completion: ...
 
@@ -118,6 +123,7 @@ class Answers:
         slot: int | str | None = None,
         reuse: bool = True,
         on_chunk: Callable[[Chunk], object] | None = None,
+        on_verify: Callable[[VerifyEvent], object] | None = None,
         **options: Unpack[CallOptions],
     ) -> Completion | list[Completion]:
         """The answer to one message; `system` is put before it unless it is blank.
@@ -125,7 +131,7 @@ class Answers:
         Raises: as `chat`, and OptionError for an empty prompt.
         """
         engine, request = self._request(prompt_messages(prompt, system), slot, reuse, options)
-        return _answered(engine, request, n, on_chunk)
+        return _answered(engine, request, n, on_chunk, on_verify)
 
     @takes_call_options
     def stream(
@@ -227,8 +233,12 @@ class Answers:
 
 
 def _answered(
-    engine: Engine, request: Request, n: int | None, on_chunk: Callable[[Chunk], object] | None
+    engine: Engine,
+    request: Request,
+    n: int | None,
+    on_chunk: Callable[[Chunk], object] | None,
+    on_verify: Callable[[VerifyEvent], object] | None,
 ) -> Completion | list[Completion]:
     if n is None:
-        return engine.generate(request, on_chunk=on_chunk)
+        return engine.generate(request, on_chunk=on_chunk, on_verify=on_verify)
     return samples(engine, request, checked_count(n, "n"))
