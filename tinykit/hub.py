@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from tinykit import hub_cache, store
-from tinykit.errors import AccessError, ChecksumError, OfflineError, OptionError, TinykitError
+from tinykit.errors import AccessError, ChecksumError, OfflineError, TinykitError
+from tinykit.hub_files import check_family, choose_for
 from tinykit.hub_listing import Listing, RemoteFile, access_error, endpoint, headers, list_repo, offline_error
-from tinykit.model_files import FileChoice, choose_files, choose_safetensors, onnx_choices
+from tinykit.model_files import FileChoice, onnx_choices
 from tinykit.model_spec import HubSource
 from tinykit.progress import Progress, Stage
 
@@ -47,6 +48,12 @@ class HubCopy:
     dtype: str
     files: Mapping[str, RemoteFile]
     offered: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """What to open: the folder, or the GGUF file that is the whole model."""
+        name = next(iter(self.files), "") if len(self.files) == 1 else ""
+        return self.folder / name if name.endswith(".gguf") else self.folder
 
     @property
     def size_bytes(self) -> int:
@@ -135,7 +142,8 @@ def plan(source: HubSource, dtype: str = "auto", *, check_hashes: bool = False) 
         SourceError: The repo cannot be listed (one of its kinds says why).
     """
     listing = list_repo(source)
-    choice = _choose(source, list(listing.files), dtype)
+    choice = choose_for(source, list(listing.files), dtype)
+    check_family(listing, choice)
     files = [listing.files[name] for name in choice.names]
     missing = tuple(f for f in files if not _is_here(listing, f, check_hashes=check_hashes))
     return Plan(listing, choice, missing)
@@ -219,27 +227,12 @@ def copies(source: HubSource) -> list[HubCopy]:
     return list(found.values())
 
 
-def _choose(source: HubSource, names: list[str], dtype: str) -> FileChoice:
-    if source.files:
-        missing = set(source.files) - set(names)
-        if missing:
-            raise OptionError(
-                f"{source.repo} has no {', '.join(sorted(missing))}", name="files", value=source.files
-            )
-        return FileChoice("auto", "", source.files, ())
-    if source.backend == "mlx":
-        return choose_safetensors(names, with_old_tokenizers=True)
-    if not onnx_choices(names) and "config.json" in names and any(n.endswith(".safetensors") for n in names):
-        return choose_safetensors(names)
-    return choose_files(names, dtype)
-
-
 def _unlisted(source: HubSource, dtype: str, error: OfflineError) -> HubCopy:
     """A copy that another program put into the hub's cache, when the hub cannot be asked for its files."""
     commit = hub_cache.known_commit(source.repo, source.revision)
     folder = hub_cache.snapshot_folder(source.repo, commit or "none")
     try:
-        choice = _choose(source, hub_cache.names_in(folder), dtype)
+        choice = choose_for(source, hub_cache.names_in(folder), dtype)
     except TinykitError:
         raise error from None
     files = {name: RemoteFile(name, (folder / name).stat().st_size) for name in choice.names}
