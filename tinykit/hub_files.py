@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
 from tinykit.errors import OptionError, UnsupportedModelError
 from tinykit.gguf_names import FAMILIES, choose_gguf, gguf_choices
+from tinykit.graph_data import is_inside, read_data_names, unexplained_names
 from tinykit.hub_listing import Listing
 from tinykit.model_files import FileChoice, choose_files, choose_safetensors, onnx_choices
 from tinykit.model_spec import HubSource
@@ -33,6 +38,16 @@ def choose_for(source: HubSource, names: list[str], dtype: str) -> FileChoice:
     if has_safetensors and not has_graphs:
         return choose_safetensors(names)
     return choose_files(names, dtype)
+
+
+def with_named_data(choice: FileChoice, names: Sequence[str], graph: Path) -> FileChoice:
+    """`choice` with those of `names` that only the graph, which is at `graph` now, says it needs."""
+    if not choice.graph or not unexplained_names(names, choice.graph):
+        return choice
+    beside = PurePosixPath(choice.graph).parent
+    wanted = [(beside / name).as_posix() for name in read_data_names(graph) if is_inside(name)]
+    more = [name for name in wanted if name in names and name not in choice.data]
+    return replace(choice, data=(*choice.data, *more))
 
 
 def check_family(listing: Listing, choice: FileChoice) -> None:
