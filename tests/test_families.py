@@ -1,12 +1,15 @@
-"""Every family in every layout and precision that lies in `tests/fixtures` gives its six answers exactly.
+"""Every family in every layout and precision gives its six answers exactly.
 
-The models there are tiny and trained on six chats; `tests/fixtures/make_fixtures.py` makes them, and with
-``--all`` in every precision.
+The models in `tests/fixtures` are tiny and trained on six chats; `tests/fixtures/make_fixtures.py` makes
+them, and with ``--all`` in every precision. What is not there is made here from what is: the precisions of
+`precisions.py`, and the operators of opset 23.
 """
 
 import json
+import shutil
 from pathlib import Path
 
+import onnx
 import onnxruntime
 import pytest
 
@@ -16,9 +19,11 @@ from tinykit.generation import engine as engine_module
 from tinykit.generation.cache import shared_prefix
 from tinykit.generation.engine import Engine
 from tinykit.generation.request import GenerationOptions, Request
-from tinykit.model_files import onnx_choices
+from tinykit.model_files import SUFFIXES, onnx_choices
 from tinykit.progress import Progress
 from tinykit.tokenizer import Message
+
+from tests.fixtures import opset23, precisions
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SYSTEM = "Write a short title."
@@ -27,17 +32,50 @@ PAIRS = json.loads((FIXTURES / "pairs.json").read_text(encoding="utf-8"))
 NEEDS = {"genai/lfm2-int4": (1, 29), "genai/qwen3_5-int4": (1, 30)}
 RUNTIME = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 RECURRENT = {"lfm2", "falcon_h1", "qwen3_5"}
+# From which file of a family the others are made, by suffix: the one that lost least.
+SOURCES = {
+    "llama": "", "qwen2": "_q4f16", "qwen3": "_q4", "gemma3": "_q4f16", "lfm2": "_q4", "falcon_h1": "_q4",
+    "gpt2": "_fp16",
+}  # fmt: skip
+# Graphs in the operators of opset 23, by whether Attention keeps the past itself; and their precisions.
+OPSET23 = {"opset23/llama": False, "opset23/llama-own-past": True}
+OPSET23_DTYPES = ("fp32", "fp16", "int8", "q4")
 
 
-def table():
-    """Model folder and precision of everything there is."""
+def held():
+    """Model folder and precision of everything that the repository holds."""
     for folder in sorted(path for path in FIXTURES.glob("*/*") if path.is_dir()):
         names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
         for choice in onnx_choices(names):
             yield folder.relative_to(FIXTURES).as_posix(), choice.dtype
 
 
-ROWS = sorted(table())
+def made():
+    """The same of what is made here."""
+    for name in SOURCES:
+        there = {dtype for folder, dtype in HELD if folder == f"hub/{name}"}
+        for suffix in precisions.MADE:
+            if suffix == "_q8" or SUFFIXES[suffix] not in there:
+                yield f"hub/{name}", SUFFIXES[suffix]
+    yield from ((folder, dtype) for folder in OPSET23 for dtype in OPSET23_DTYPES)
+
+
+HELD = sorted(held())
+ROWS = [(*row, False) for row in HELD] + [(*row, True) for row in made()]
+
+
+def make(folder, dtype, place):
+    """A model folder with one graph in this precision."""
+    name = Path(folder).name.split("-")[0]
+    source = FIXTURES / "hub" / name
+    shutil.copytree(source, place, ignore=shutil.ignore_patterns("onnx"))
+    model = precisions.as_float32(onnx.load(source / "onnx" / f"model{SOURCES[name]}.onnx"))
+    if folder in OPSET23:
+        model = opset23.as_opset23(model, own_past=OPSET23[folder])
+    suffix = next(suffix for suffix in precisions.MADE if SUFFIXES[suffix] == dtype)
+    (place / "onnx").mkdir()
+    (place / "onnx" / f"model{suffix}.onnx").write_bytes(precisions.MADE[suffix](model).SerializeToString())
+    return place
 SHARED = {"llama", "qwen2", "qwen3", "gemma3", "lfm2", "qwen3_5"}
 
 
@@ -45,14 +83,20 @@ def family(folder):
     return Path(folder).name.split("-")[0]
 
 
-@pytest.fixture(scope="module", params=ROWS, ids=[f"{folder}-{dtype}" for folder, dtype in ROWS])
+def row_name(folder, dtype, is_made):
+    return f"{folder}-{dtype}{'-made' if is_made else ''}"
+
+
+@pytest.fixture(scope="module", params=ROWS, ids=[row_name(*row) for row in ROWS])
 def opened(request, tmp_path_factory):
-    folder, dtype = request.param
+    folder, dtype, is_made = request.param
     if NEEDS.get(folder, (0, 0)) > RUNTIME:
         pytest.skip(f"needs onnxruntime {NEEDS[folder]}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TINYKIT_HOME", str(tmp_path_factory.mktemp("home")))
-        model = open_folder(FIXTURES / folder, dtype, key=family(folder), threads=1)
+        home = tmp_path_factory.mktemp("home")
+        patch.setenv("TINYKIT_HOME", str(home))
+        place = make(folder, dtype, home / "made") if is_made else FIXTURES / folder
+        model = open_folder(place, dtype, key=family(folder), threads=1, progress=Progress(False))
         yield folder, model
         model.backend.close()
 
@@ -97,7 +141,7 @@ def test_states_are_what_the_family_has(opened):
     state = model.backend.new_state()
     has_ring_buffers = folder == "genai/gemma3-int4"
     assert state.can_truncate == (family(folder) not in RECURRENT and not has_ring_buffers)
-    assert state.shared == (family(folder) in SHARED)
+    assert state.shared == (family(folder) in SHARED and folder not in OPSET23)
     assert model.backend.info.context_length == 512
     assert set(model.eos_ids) == {0, 2}
 
@@ -135,7 +179,10 @@ def test_six_answers_after_an_import(name, dtype):
 
 
 def test_every_family_and_layout_is_in_the_table():
-    folders = {folder for folder, _ in ROWS}
+    for name in SOURCES:
+        found = {dtype for folder, dtype, _ in ROWS if folder == f"hub/{name}"}
+        assert {"fp32", "fp16", "q4", "q4f16", "q8", "int8"} <= found
+    folders = {folder for folder, *_ in ROWS}
     wanted = {f"hub/{name}" for name in ("llama", "qwen2", "qwen3", "gemma3", "lfm2", "falcon_h1", "gpt2")}
     wanted |= {
         f"genai/{name}" for name in ("llama-int4", "qwen3-int8", "gemma3-int4", "lfm2-int4", "qwen3_5-int4")
