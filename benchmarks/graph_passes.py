@@ -104,7 +104,7 @@ def measure(path: Path, tokens: int, rounds: int) -> tuple[dict, np.ndarray]:
     backend = OnnxBackend(path, dtype="x", context_length=CONTEXT, threads=1)
     ids = [(7919 * n) % SHAPE["vocab_size"] for n in range(tokens)]
     state = backend.new_state()
-    logits = backend.forward(ids, state).astype(np.float64)
+    logits = backend.forward(ids, state)[-1].astype(np.float64)
     row = {
         "step_s": best(rounds, lambda: backend.forward([5], state)),
         "prefill_s": best(max(2, rounds // 2), lambda: backend.forward(ids, backend.new_state())),

@@ -7,23 +7,22 @@ them, and with ``--all`` in every precision. What is not there is made here from
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import onnxruntime
 import pytest
 
+from tests.fixtures import opset23, precisions
 from tinykit import loading
 from tinykit.folders import open_folder
-from tinykit.generation import engine as engine_module
 from tinykit.generation.cache import shared_prefix
 from tinykit.generation.engine import Engine
 from tinykit.generation.request import GenerationOptions, Request
 from tinykit.model_files import SUFFIXES, onnx_choices
 from tinykit.progress import Progress
 from tinykit.tokenizer import Message
-
-from tests.fixtures import opset23, precisions
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SYSTEM = "Write a short title."
@@ -118,8 +117,8 @@ WANTED = [f"<title>{title}</title>" for _, title in PAIRS]
 
 @pytest.mark.parametrize("piece", [128, 7, 1], ids=["one_shot", "pieces_of_7", "token_by_token"])
 def test_six_answers(opened, piece, monkeypatch):
-    monkeypatch.setattr(engine_module, "PREFILL_CHUNK_TOKENS", piece)
     _, model = opened
+    monkeypatch.setattr(model.backend, "info", replace(model.backend.info, chunk_tokens=piece))
     found = answers(model, cache_bytes=0)
     assert [completion.text for completion in found] == WANTED
     assert {completion.finish_reason for completion in found} == {"stop"}
