@@ -60,7 +60,7 @@ def made():
 
 
 HELD = sorted(held())
-ROWS = [(*row, False) for row in HELD] + [(*row, True) for row in made()]
+MADE = list(made())
 
 
 def make(folder, dtype, place):
@@ -75,6 +75,8 @@ def make(folder, dtype, place):
     (place / "onnx").mkdir()
     (place / "onnx" / f"model{suffix}.onnx").write_bytes(precisions.MADE[suffix](model).SerializeToString())
     return place
+
+
 SHARED = {"llama", "qwen2", "qwen3", "gemma3", "lfm2", "qwen3_5"}
 
 
@@ -82,20 +84,14 @@ def family(folder):
     return Path(folder).name.split("-")[0]
 
 
-def row_name(folder, dtype, is_made):
-    return f"{folder}-{dtype}{'-made' if is_made else ''}"
-
-
-@pytest.fixture(scope="module", params=ROWS, ids=[row_name(*row) for row in ROWS])
+@pytest.fixture(scope="module", params=HELD, ids=[f"{folder}-{dtype}" for folder, dtype in HELD])
 def opened(request, tmp_path_factory):
-    folder, dtype, is_made = request.param
+    folder, dtype = request.param
     if NEEDS.get(folder, (0, 0)) > RUNTIME:
         pytest.skip(f"needs onnxruntime {NEEDS[folder]}")
     with pytest.MonkeyPatch.context() as patch:
-        home = tmp_path_factory.mktemp("home")
-        patch.setenv("TINYKIT_HOME", str(home))
-        place = make(folder, dtype, home / "made") if is_made else FIXTURES / folder
-        model = open_folder(place, dtype, key=family(folder), threads=1, progress=Progress(False))
+        patch.setenv("TINYKIT_HOME", str(tmp_path_factory.mktemp("home")))
+        model = open_folder(FIXTURES / folder, dtype, key=family(folder), threads=1)
         yield folder, model
         model.backend.close()
 
@@ -135,12 +131,31 @@ def test_six_answers_with_the_recipes_prefix_reused(opened):
     assert {completion.usage.kv_reused_tokens for completion in cached[1:]} == {prefix}
 
 
+@pytest.mark.parametrize(("folder", "dtype"), MADE, ids=[f"{folder}-{dtype}" for folder, dtype in MADE])
+def test_six_answers_in_a_precision_made_here(folder, dtype, tmp_path, monkeypatch):
+    place = make(folder, dtype, tmp_path / "made")
+    model = open_folder(place, dtype, key=family(folder), threads=1, progress=Progress(False))
+    assert model.backend.new_state().shared == (family(folder) in SHARED and folder not in OPSET23)
+    assert model.backend.info.dtype == dtype
+    assert model.passes == (
+        ("accuracy_level",) if dtype in ("q4", "q4f16", "q8") else ()
+    )  # as hub exports are
+    fresh = answers(model, cache_bytes=0)
+    monkeypatch.setattr(model.backend, "info", replace(model.backend.info, chunk_tokens=7))
+    prefix = shared_prefix(*prompts(model.tokenizer)[:2])
+    for found in (fresh, answers(model, cache_bytes=0), answers(model, prefix_tokens=prefix)):
+        assert [completion.text for completion in found] == WANTED
+        assert [completion.token_ids for completion in found] == [c.token_ids for c in fresh]
+    assert {completion.usage.kv_reused_tokens for completion in found[1:]} == {prefix}
+    model.backend.close()
+
+
 def test_states_are_what_the_family_has(opened):
     folder, model = opened
     state = model.backend.new_state()
     has_ring_buffers = folder == "genai/gemma3-int4"
     assert state.can_truncate == (family(folder) not in RECURRENT and not has_ring_buffers)
-    assert state.shared == (family(folder) in SHARED and folder not in OPSET23)
+    assert state.shared == (family(folder) in SHARED)
     assert model.backend.info.context_length == 512
     assert set(model.eos_ids) == {0, 2}
 
@@ -179,9 +194,9 @@ def test_six_answers_after_an_import(name, dtype):
 
 def test_every_family_and_layout_is_in_the_table():
     for name in SOURCES:
-        found = {dtype for folder, dtype, _ in ROWS if folder == f"hub/{name}"}
+        found = {dtype for folder, dtype in HELD + MADE if folder == f"hub/{name}"}
         assert {"fp32", "fp16", "q4", "q4f16", "q8", "int8"} <= found
-    folders = {folder for folder, *_ in ROWS}
+    folders = {folder for folder, _ in HELD}
     wanted = {f"hub/{name}" for name in ("llama", "qwen2", "qwen3", "gemma3", "lfm2", "falcon_h1", "gpt2")}
     wanted |= {
         f"genai/{name}" for name in ("llama-int4", "qwen3-int8", "gemma3-int4", "lfm2-int4", "qwen3_5-int4")

@@ -151,7 +151,9 @@ def test_number_format_that_cannot_be_read_is_named(tmp_path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(UnsupportedModelError, match=r"m\.gguf has the tensor token_embd\.weight in .* I32") as caught:
+    with pytest.raises(
+        UnsupportedModelError, match=r"m\.gguf has the tensor token_embd\.weight in .* I32"
+    ) as caught:
         GgufFile(path)
     assert "Q8_0" in caught.value.hint
 
