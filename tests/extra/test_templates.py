@@ -6,6 +6,7 @@ ones as well, put them into a folder, as `*.jinja` or as `tokenizer_config.json`
     CHAT_TEMPLATES=folder .venv-extra/bin/pytest tests/extra/test_templates.py
 """
 
+import ast
 import itertools
 import json
 import os
@@ -226,7 +227,21 @@ def published():
                 yield path.parent.name, template
 
 
-TEMPLATES |= dict(published())
+def shipped():
+    """The templates that the transformers package holds in its code, by the name of their model."""
+    models = Path(transformers.__file__).parent / "models"
+    for name in ("smolvlm", "llama4", "qwen2_audio"):
+        for path in (models / name).glob("processing_*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if (
+                    isinstance(node, ast.Constant)
+                    and isinstance(node.value, str)
+                    and " add_generation_prompt" in node.value
+                ):
+                    yield f"transformers-{name}", node.value
+
+
+TEMPLATES |= {**dict(published()), **dict(shipped())}
 CHATS = {
     "one": [("user", "hi there")],
     "system": [("system", " Be brief. "), ("user", "  the\nthe   ")],
