@@ -190,7 +190,9 @@ def test_auto_is_resolved_before_the_build_is_named(gguf, monkeypatch):
     assert len(store.entries()) == 1
     import tinykit.convert.importer as importer
 
-    monkeypatch.setattr(importer, "open_source", lambda path: pytest.fail("parsed again to learn what auto is"))
+    monkeypatch.setattr(
+        importer, "open_source", lambda path: pytest.fail("parsed again to learn what auto is")
+    )
     assert loading.load(gguf, progress=Progress(False)).folder in folders
 
 

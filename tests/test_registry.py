@@ -218,7 +218,10 @@ def test_folder_wins_over_a_hub_id(tmp_path, monkeypatch, config):
         ("o/Some-GGUF:Q4_K_M", HubSource("o/Some-GGUF", gguf="Q4_K_M")),
         ("hf://o/Some-GGUF@v1.0:Q8_0", HubSource("o/Some-GGUF", "v1.0", gguf="Q8_0")),
         ("o/Some-GGUF:some-f16.gguf", HubSource("o/Some-GGUF", gguf="some-f16.gguf")),
-        ("https://huggingface.co/o/n/blob/main/a/b-Q8_0.gguf", HubSource("o/n", "main", gguf="a/b-Q8_0.gguf")),
+        (
+            "https://huggingface.co/o/n/blob/main/a/b-Q8_0.gguf",
+            HubSource("o/n", "main", gguf="a/b-Q8_0.gguf"),
+        ),
         ("https://huggingface.co/o/n/resolve/main/b.gguf", HubSource("o/n", "main", gguf="b.gguf")),
     ],
 )
