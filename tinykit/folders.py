@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinykit import store
 from tinykit.errors import BackendError, ModelFileError, OptionError, TinykitError
+from tinykit.graph_data import is_inside
 from tinykit.marks import digest, file_marks
 from tinykit.model_config import CONFIG_FILES, ModelConfig, read_config
 from tinykit.model_files import FileChoice, choose_files, onnx_choices
@@ -250,12 +251,12 @@ def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, targe
 def _check_data(source: Path, names: tuple[str, ...]) -> None:
     for name in names:
         place = source.parent / name
-        if Path(name).is_absolute() or ".." in Path(name).parts:
+        if not is_inside(name):
             raise ModelFileError(f"{source} refers to a file outside its folder: {name}.", path=source)
         if not place.is_file():
             raise ModelFileError(
                 f"{source.name} needs the file {name}, which is not beside it.",
-                hint="The download is not complete; fetch the model again.",
+                hint="Copy it there or fetch the model again; if the repo lacks it, choose another dtype.",
                 path=place,
             )
 
