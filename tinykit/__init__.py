@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tinykit.doctor import doctor
     from tinykit.errors import TinykitError
+    from tinykit.generation.questions import ChoiceQuestion, ScoreQuestion, YesNoQuestion
     from tinykit.generation.result import Completion
     from tinykit.progress import ProgressEvent
     from tinykit.recipes import RECIPES, Recipe
@@ -23,15 +24,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ChoiceQuestion",
     "Completion",
     "MODELS",
     "ModelSpec",
     "ProgressEvent",
     "RECIPES",
     "Recipe",
+    "ScoreQuestion",
     "TinySession",
     "TinykitError",
     "Title",
+    "YesNoQuestion",
     "__version__",
     "doctor",
     "register_model",
@@ -40,13 +44,16 @@ __all__ = [
 _HOMES = {
     "MODELS": "tinykit.registry",
     "RECIPES": "tinykit.recipes",
+    "ChoiceQuestion": "tinykit.generation.questions",
     "Completion": "tinykit.generation.result",
     "ModelSpec": "tinykit.registry",
     "ProgressEvent": "tinykit.progress",
     "Recipe": "tinykit.recipes",
+    "ScoreQuestion": "tinykit.generation.questions",
     "TinySession": "tinykit.session",
     "TinykitError": "tinykit.errors",
     "Title": "tinykit.titling",
+    "YesNoQuestion": "tinykit.generation.questions",
     "doctor": "tinykit.doctor",
     "register_model": "tinykit.registry",
 }

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinykit import store
 from tinykit.errors import BackendError, ModelFileError, OptionError, TinykitError
+from tinykit.generation.judging import MAX_TOKENS, Judge, Marks
 from tinykit.graph_data import is_inside
 from tinykit.marks import digest, file_marks
 from tinykit.model_config import CONFIG_FILES, ModelConfig, read_config
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _NO_CONTEXT = 2048  # tokens, for a model whose files do not say how many it can read
 _PREPARED, _GRAPH = "prepared.json", "graph.onnx"
 _PROBE_TOKENS = 12
+_CLASS_ID = 2  # of a judge model whose tokenizer names neither a class token nor one for the beginning
 # Logits of a prepared graph against the original's: int8 activations alone give 0.999 and more.
 _MIN_SIMILARITY = 0.99
 
@@ -78,6 +80,51 @@ class _Prepared:
 def has_graphs(folder: Path) -> bool:
     """Whether `folder` holds ONNX graphs in a layout that tinykit knows."""
     return folder.is_dir() and bool(onnx_choices(_names(folder)))
+
+
+def is_judge_folder(folder: Path) -> bool:
+    """Whether a folder of graphs has the layout of a judge model: a tokenizer, and no model configuration."""
+    names = {Path(name).name for choice in onnx_choices(_names(folder)) for name in choice.extra}
+    return "tokenizer.json" in names and names.isdisjoint(("config.json", "genai_config.json"))
+
+
+def open_judge(folder: Path, dtype: str, *, threads: int | None = None) -> Judge:
+    """Open the graph of a judge model in the precision asked for, on the CPU whatever the device.
+
+    Raises:
+        OptionError: this precision is not there; the message lists those that are.
+        ModelFileError: the files cannot be used, or are no judge model.
+    """
+    from tinykit.backends.onnx_encoder import EncoderBackend
+
+    choice = choose_files(_names(folder), dtype)
+    files = {Path(name).name: folder / name for name in choice.extra}
+    tokenizer = _tokenizer(folder, files)
+    context_length = read_config(files).context_length or MAX_TOKENS
+    backend = EncoderBackend(
+        folder / choice.graph, dtype=choice.dtype, context_length=context_length, threads=threads
+    )
+    return Judge(backend, tokenizer.encode_document, _marks(folder, tokenizer))
+
+
+def _marks(folder: Path, tokenizer: Tokenizer) -> Marks:
+    """A judge's special tokens, by the names that its tokenizer's configuration gives them."""
+    mask, separator = (tokenizer.named_token(name) for name in ("mask_token", "sep_token"))
+    if mask is None or separator is None:
+        raise ModelFileError(
+            f"The tokenizer of {folder} names no mask_token or no sep_token, which a judge model needs.",
+            hint="Fetch the model again; tokenizer_config.json belongs to it.",
+            path=folder / "tokenizer_config.json",
+        )
+    begin = tokenizer.named_token("cls_token") or tokenizer.named_token("bos_token")
+    padding = tokenizer.named_token("pad_token")
+    return Marks(
+        mask_id=mask[1],
+        class_id=begin[1] if begin else _CLASS_ID,
+        separator_id=separator[1],
+        pad_id=padding[1] if padding else 0,
+        mask_text=mask[0],
+    )
 
 
 def open_folder(
@@ -148,18 +195,22 @@ def _open(
 ) -> OpenedFolder:
     files = {Path(name).name: folder / name for name in choice.extra}
     config = read_config(files)
+    tokenizer = _tokenizer(folder, files)
+    prepared = _prepare(folder, choice, config, key, progress)
+    backend = _load(prepared, choice, config, threads)
+    _check_steps(backend, choice)
+    eos_ids = tuple(dict.fromkeys((*config.eos_ids, *tokenizer.end_ids())))
+    return OpenedFolder(backend, tokenizer, config, eos_ids, skipped, prepared.passes)
+
+
+def _tokenizer(folder: Path, files: Mapping[str, Path]) -> Tokenizer:
     if "tokenizer.json" not in files:
         raise ModelFileError(
             f"{folder} has no tokenizer.json.",
             hint="Fetch the model again, or copy the file there.",
             path=folder,
         )
-    tokenizer = Tokenizer.from_folder(files["tokenizer.json"].parent)
-    prepared = _prepare(folder, choice, config, key, progress)
-    backend = _load(prepared, choice, config, threads)
-    _check_steps(backend, choice)
-    eos_ids = tuple(dict.fromkeys((*config.eos_ids, *tokenizer.end_ids())))
-    return OpenedFolder(backend, tokenizer, config, eos_ids, skipped, prepared.passes)
+    return Tokenizer.from_folder(files["tokenizer.json"].parent)
 
 
 def _hints(config: ModelConfig, windows: Mapping[str, int]) -> StateHints:

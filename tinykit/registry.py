@@ -52,7 +52,8 @@ _FILE_PAGE = re.compile(
     r"(?P<repo>[\w.-]+/[\w.-]+)/(?:blob|resolve)/(?P<revision>[\w.-]+)/(?P<gguf>[\w./-]+\.gguf)", re.ASCII
 )
 _HUB_PREFIXES = ("hf://", "https://huggingface.co/", "https://hf.co/")
-_MODEL_CONFIGS = ("config.json", "genai_config.json")
+# What tells a model folder: a configuration, or what there is of a judge model, which comes without one.
+_MODEL_FILES = (("config.json",), ("genai_config.json",), ("tokenizer.json", "model.onnx"))
 
 
 def register_model(spec: ModelSpec) -> None:
@@ -119,7 +120,7 @@ def get_model(name: str | Path) -> ModelSpec:
 
 
 def _is_model_folder(path: Path) -> bool:
-    return any(_is_file(path / config) for config in _MODEL_CONFIGS)
+    return any(all(_is_file(path / name) for name in names) for names in _MODEL_FILES)
 
 
 def _spec_for_path(path: Path) -> ModelSpec:
