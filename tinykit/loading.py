@@ -17,6 +17,7 @@ from tinykit.errors import BackendError, ChecksumError, ModelFileError, OptionEr
 from tinykit.folders import OpenedFolder, Skipped, has_graphs, open_folder
 from tinykit.generation.engine import Engine
 from tinykit.marks import digest, file_marks
+from tinykit.model_spec import DTYPES
 from tinykit.progress import Progress
 from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource, get_model
 from tinykit.tokenizer import Tokenizer
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from tinykit.convert.decoder import DecoderDtype
 
 DEFAULT_MODEL = "smollm2-135m-titles"
-DTYPES = (
-    "auto", "fp32", "fp16", "q8", "int8", "uint8", "q4", "q4f32", "bnb4", "q4f16",
-    "q2", "q2f16", "q1", "q1f16",
-)  # fmt: skip
 _IMPORT_DTYPES = ("auto", "fp32", "q8", "q4")  # what weights without a graph can be imported to
 _ALIASES = {"int8": "q8"}  # of an import; graphs may come as either
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,16 @@ from tinykit.errors import UnsupportedModelError
 Task = Literal["chat", "judge"]
 Group = Literal["title", "memory", "judge", "chat"]
 BackendName = Literal["onnx", "mlx"]
+
+DTYPES = (
+    "auto", "fp32", "fp16", "q8", "int8", "uint8", "q4", "q4f32", "bnb4", "q4f16",
+    "q2", "q2f16", "q1", "q1f16",
+)  # fmt: skip
+
+_REPO = re.compile(
+    r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95})(@(?P<revision>[\w./-]+))?", re.ASCII
+)
+_HUB_PREFIXES = ("hf://", "https://huggingface.co/", "https://hf.co/")
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,14 @@ class HubSource:
     def name(self) -> str:
         """The repo, with its revision if there is one: `owner/name@revision`."""
         return f"{self.repo}@{self.revision}" if self.revision else self.repo
+
+
+def hub_source(name: str) -> HubSource | None:
+    """The source for `owner/name`, `owner/name@revision` or an address on the hub; None if it is none."""
+    for prefix in _HUB_PREFIXES:
+        name = name.removeprefix(prefix)
+    match = _REPO.fullmatch(name.rstrip("/"))
+    return HubSource(match["repo"], match["revision"]) if match else None
 
 
 @dataclass(frozen=True)
