@@ -90,7 +90,7 @@ def from_packages(known: Mapping[str, ModelSpec]) -> list[ModelSpec]:
         for spec in specs:
             if known.get(spec.key, spec) != spec:
                 warnings.warn(
-                    f"The model {spec.key!r} of {point.value} is left out: there is one with this key already",
+                    f"The model {spec.key!r} of {point.value} is left out: its key stands for another one",
                     stacklevel=2,
                 )
         found += [spec for spec in specs if spec.key not in known]
