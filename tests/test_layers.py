@@ -17,7 +17,7 @@ LAYERS = [
     {"convert", "backends"},
     {"generation"},
     {"folders", "loading"},
-    {"session", "titling", "inventory"},
+    {"session", "titling", "inventory", "model_facts"},
     {"lab", "tune", "doctor", "cli", "__main__"},
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tinykit import hub_cache, store
@@ -25,7 +25,16 @@ from tinykit.errors import (
     TinykitError,
     UnsupportedModelError,
 )
-from tinykit.hub_listing import Listing, RemoteFile, access_error, endpoint, headers, list_repo, offline_error
+from tinykit.hub_listing import (
+    Listing,
+    RemoteFile,
+    access_error,
+    endpoint,
+    get_file,
+    headers,
+    list_repo,
+    offline_error,
+)
 from tinykit.hub_notes import (
     WEIGHTS,
     HubCopy,
@@ -52,9 +61,11 @@ __all__ = [
     "locate",
     "mark",
     "plan",
+    "read_small",
     "sources_here",
 ]
 
+_SMALL_BYTES = 2**20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -106,6 +117,22 @@ def plan(source: HubSource, dtype: str = "auto", *, check_hashes: bool = False) 
     files = [listing.files[name] for name in choice.names]
     missing = tuple(f for f in files if not _is_here(listing, f, check_hashes=check_hashes))
     return Plan(listing, choice, missing)
+
+
+def read_small(source: HubSource, listing: Listing, names: list[str], folder: Path) -> dict[str, Path]:
+    """A few small files of a repo, such as its configuration, for a look: they are put into `folder`.
+
+    Raises:
+        SourceError: They cannot be had (one of its kinds says why).
+    """
+    found = {}
+    for name in names:
+        path = folder / PurePosixPath(name).name
+        file = listing.files[name]
+        if file.size_bytes <= _SMALL_BYTES:
+            path.write_bytes(get_file(source, listing.commit, name))
+            found[path.name] = path
+    return found
 
 
 def fetch(

@@ -90,6 +90,22 @@ def list_repo(source: HubSource) -> Listing:
     raise AssertionError("the last try returns or raises")
 
 
+def get_file(source: HubSource, commit: str, name: str) -> bytes:
+    """The content of a small file of a repo.
+
+    Raises:
+        SourceError: It cannot be had (one of its kinds says why).
+    """
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.utils import hf_raise_for_status
+
+    with translated(source):
+        address = hf_hub_url(source.repo, name, revision=commit, endpoint=endpoint())
+        response = get_session().get(address, headers=headers(), timeout=_TIMEOUT_S, follow_redirects=True)
+        hf_raise_for_status(response)
+        return bytes(response.content)
+
+
 @contextmanager
 def translated(source: HubSource) -> Iterator[None]:
     """Turn what huggingface_hub and the network raise into our errors, without tokens and passwords."""
@@ -221,9 +237,7 @@ def _refused(source: HubSource, exc: HfHubHTTPError) -> SourceError:
         return _no_revision(source)
     if isinstance(exc, errors.GatedRepoError) or status == 403 or (status == 401 and _token()):
         return access_error(source, status)
-    if (
-        status == 401
-    ):  # without a login the hub says the same of private repos and of repos that are not there
+    if status == 401:  # without a login the hub says this also of repos that are not there
         error = access_error(source, status)
         mean = _did_you_mean(_near_repos(source))
         return AccessError(error.message, hint=f"{mean}{error.hint}", **error._facts)

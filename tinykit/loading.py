@@ -140,7 +140,9 @@ def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | 
     if entry.is_complete():
         return entry.path
     source = sources.fetch(spec, progress=progress, offline=offline)
-    info: dict[str, object] = {"model": spec.key, "dtype": dtype}
+    info: dict[str, object] = {"model": spec.key, "dtype": dtype, "origin": spec.origin}
+    if spec.adapter is not None:
+        info["adapter"] = str(spec.adapter)
     with store.building(entry, info=info, on_wait=lambda text: progress.note(text, model=spec.key)) as folder:
         if folder is not None:
             _check_hash(spec, source)

@@ -90,7 +90,7 @@ class Entry:
             if actual != facts["sha256"]:
                 raise ChecksumError(
                     f"{path} has changed: its sha256 is {actual}, expected {facts['sha256']}",
-                    hint=f"Remove the folder {self.path}, then it is made again.",
+                    hint="It is made again when the model is used next.",
                     expected=facts["sha256"],
                     actual=actual,
                     path=path,

@@ -54,11 +54,14 @@ def resolve_dtype(source: Source, dtype: str) -> DecoderDtype:
     return choose_dtype(dtype, source.tensor_types(), source.path.name)
 
 
+def possible_dtypes(tensor_types: Collection[str]) -> tuple[DecoderDtype, ...]:
+    """The precisions that weights can be imported to, the one for `auto` first."""
+    return ("q4", "q8", "fp32") if "Q4_0" in tensor_types else ("q8", "fp32")
+
+
 def choose_dtype(dtype: str, tensor_types: Collection[str], name: str) -> DecoderDtype:
     """The same from the number formats of the matrices; `name` is what to call the weights in the error."""
-    possible: tuple[DecoderDtype, ...] = ("q8", "fp32")
-    if "Q4_0" in tensor_types:
-        possible = ("q4", "q8", "fp32")
+    possible = possible_dtypes(tensor_types)
     if dtype == "auto":
         return possible[0]
     for one in possible:
