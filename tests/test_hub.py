@@ -26,7 +26,7 @@ from tinykit.errors import (
     UnsupportedModelError,
     WrongContentError,
 )
-from tinykit.model_spec import HubSource
+from tinykit.model_spec import WEIGHTS, HubSource
 from tinykit.progress import Progress, subscribe
 
 ROOT = Path(hub.__file__).parent.parent
@@ -614,14 +614,14 @@ def test_repos_that_are_here(server):
 
 def test_float_weights_instead_of_graphs(server):
     with pytest.raises(UnsupportedModelError, match="holds ONNX graphs only") as caught:
-        fetch(hub.WEIGHTS)
+        fetch(WEIGHTS)
     assert "safetensors" in caught.value.hint
     assert server.file_requests == []
     server.repos[REPO].commits[COMMIT] |= {"model.safetensors": b"x" * 100}
-    copy = fetch(hub.WEIGHTS)
+    copy = fetch(WEIGHTS)
     assert (copy.dtype, set(copy.files) & {"model.safetensors", GRAPH}) == ("weights", {"model.safetensors"})
     assert fetch("auto").dtype == "q4"
-    assert hub.locate(SOURCE, hub.WEIGHTS) == copy
+    assert hub.locate(SOURCE, WEIGHTS) == copy
 
 
 def test_file_that_vanished_between_list_and_download(server):

@@ -196,3 +196,10 @@ def test_real_model_gives_the_same_title_with_and_without_the_kept_prefix(real_s
     again = real_session.title_result(MESSAGE, recipe="plain")
     assert fresh.completion.usage.kv_reused_tokens < again.completion.usage.kv_reused_tokens
     assert fresh.raw == again.raw
+
+
+@pytest.mark.parametrize("message", ["", "\x01\x02", "\u200b"])
+def test_message_that_cannot_be_seen_has_its_own_reason(message):
+    result = TinySession(lazy=True).title_result(message)
+    assert (result.text, [step.reason for step in result.why]) == (None, [Reason.NO_TEXT])
+    assert "no visible character" in result.explain()

@@ -23,7 +23,6 @@ from tinykit.errors import (
     OfflineError,
     OptionError,
     TinykitError,
-    UnsupportedModelError,
 )
 from tinykit.hub_listing import (
     Listing,
@@ -36,7 +35,6 @@ from tinykit.hub_listing import (
     offline_error,
 )
 from tinykit.hub_notes import (
-    WEIGHTS,
     HubCopy,
     copies,
     file_hash,
@@ -48,11 +46,10 @@ from tinykit.hub_notes import (
     sources_here,
 )
 from tinykit.model_files import FileChoice, choose_files, choose_safetensors, onnx_choices
-from tinykit.model_spec import HubSource
+from tinykit.model_spec import WEIGHTS, HubSource, graphs_only
 from tinykit.progress import Progress, Stage
 
 __all__ = [
-    "WEIGHTS",
     "HubCopy",
     "Plan",
     "copies",
@@ -227,12 +224,7 @@ def _choose(source: HubSource, names: list[str], dtype: str) -> FileChoice:
 def _choose_weights(source: HubSource, names: list[str]) -> FileChoice:
     """Float weights for an adapter or a training, which graphs are no use for."""
     if onnx_choices(names) and not any(name.endswith(".safetensors") for name in names):
-        raise UnsupportedModelError(
-            f"{source.repo} holds ONNX graphs only; adapters are merged into, and trained on, float weights",
-            hint="Name the repo with the model's safetensors, which its page links to as the base model.",
-            path=None,
-            repo=source.repo,
-        )
+        raise graphs_only(source.repo)
     return replace(choose_safetensors(names), dtype=WEIGHTS)
 
 

@@ -16,9 +16,7 @@ from typing import cast, get_args
 from tinykit import hub_cache, store
 from tinykit.errors import CacheError, ChecksumError
 from tinykit.hub_listing import RemoteFile
-from tinykit.model_spec import BackendName, HubSource
-
-WEIGHTS = "weights"  # asked for instead of a precision: float weights, for an adapter or a training
+from tinykit.model_spec import WEIGHTS, BackendName, HubSource
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ DTYPES = (
     "q2", "q2f16", "q1", "q1f16",
 )  # fmt: skip
 
+WEIGHTS = "weights"  # asked for instead of a precision: float weights, for an adapter or a training
+
 _REPO = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95})(@(?P<revision>[\w./-]+))?", re.ASCII
 )
@@ -78,6 +80,16 @@ def hub_source(name: str) -> HubSource | None:
         name = name.removeprefix(prefix)
     match = _REPO.fullmatch(name.rstrip("/"))
     return HubSource(match["repo"], match["revision"]) if match else None
+
+
+def graphs_only(where: str | Path) -> UnsupportedModelError:
+    """The error for a repo or folder of graphs that an adapter or a training is asked for."""
+    return UnsupportedModelError(
+        f"{where} holds ONNX graphs only; adapters are merged into, and trained on, float weights",
+        hint="Take the original model with its safetensors; the page of the graphs names it as base model.",
+        path=None,
+        where=str(where),
+    )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tinykit.progress import Progress, ProgressEvent
 from tinykit.reasons import Reason, Step
 from tinykit.recipes import DEFAULT_RECIPE, Recipe, get_recipe
 from tinykit.registry import ModelSpec, get_model
-from tinykit.titles import has_task, prepare_conversation
+from tinykit.titles import has_task, has_text, prepare_conversation
 from tinykit.titling import Title, first_words_title, fixed_prefix, model_title, no_task
 from tinykit.tokenizer import Message, as_messages
 
@@ -127,6 +127,8 @@ class TinySession:
         chosen = self.recipe if recipe is None else get_recipe(recipe)
         if not isinstance(message, str):
             message = _chat_text(message, chosen)
+        if not has_text(message):
+            return Title(None, "", (Step(Reason.NO_TEXT),), chosen.name)
         if not has_task(message):
             return no_task(chosen)
         if chosen.method == "first-words":
