@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -253,6 +254,13 @@ def test_repos_of_the_field(key, group, onnx, mlx):
     assert registry.MODELS[key].group == group
     assert (hub_repo(key), hub_repo(key, "mlx")) == (onnx, mlx)
     assert registry.MODELS[key].dtype == ("fp32" if group == "judge" else "q4")
+
+
+@pytest.mark.parametrize("key", ["lfm2.5-230m", "lfm2.5-350m"])
+def test_repos_whose_graphs_were_replaced_are_pinned(key):
+    source = registry.MODELS[key].sources[0]
+    assert re.fullmatch("[0-9a-f]{40}", source.revision)
+    assert source.size_bytes > 200_000_000
 
 
 def test_groups_come_in_order():
