@@ -237,12 +237,11 @@ class TestFailures:
         assert code == 2
         assert "context is 4,096" in err
 
-    @pytest.mark.parametrize("value", ["0", "-1", "NaN", "inf-", "1.5", ""])
+    @pytest.mark.parametrize("value", ["-1", "NaN", "inf-", "1.5", ""])
     def test_max_tokens_that_make_no_sense(self, run, gguf, value):
         code, out, err = run("complete", "-m", gguf, f"--max-tokens={value}", "hello")
         assert (code, out) == (2, "")
-        assert f"--max-tokens must be a whole number from 1, not {value!r}" in err
-        assert "more than 1,024 counts as 1,024" in err
+        assert "max_tokens must be a whole number from 0 (more than 1,024 counts as 1,024)" in err
 
     @pytest.mark.parametrize("arguments", [("title", "--nope", "x"), ("nope",), ("complete",)], ids=str)
     def test_wrong_use(self, run, arguments):

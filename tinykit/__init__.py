@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tinykit.doctor import doctor
     from tinykit.errors import TinykitError
-    from tinykit.generation.request import Completion
+    from tinykit.generation.result import Completion
     from tinykit.model_spec import FileSource, HubSource, ModelSpec, WheelSource
     from tinykit.progress import ProgressEvent
     from tinykit.recipes import RECIPES, Recipe
@@ -44,7 +44,7 @@ __all__ = [
 _HOMES = {
     "MODELS": "tinykit.registry",
     "RECIPES": "tinykit.recipes",
-    "Completion": "tinykit.generation.request",
+    "Completion": "tinykit.generation.result",
     "FileSource": "tinykit.model_spec",
     "HubSource": "tinykit.model_spec",
     "ModelSpec": "tinykit.model_spec",

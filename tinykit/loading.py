@@ -6,7 +6,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -213,19 +213,33 @@ def load(
     local = on_this_machine(spec, chosen_dtype, progress=progress, offline=offline)
     if graphs := graph_folder(local):
         opened = _open_graphs(spec, graphs, chosen_dtype, threads=threads, progress=progress, offline=offline)
-        engine = _engine(opened.backend, opened.tokenizer, opened.eos_ids)
+        engine = _engine(
+            opened.backend, opened.tokenizer, opened.eos_ids, spec, lambda: digest(_marks(graphs))
+        )
         progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
         return Loaded(spec, engine, graphs, time.perf_counter() - started, opened.skipped)
     folder = prepare(local, chosen_dtype, progress=progress, offline=offline)
     backend, eos_ids = _open(folder, threads=threads)
     tokenizer = Tokenizer.from_folder(folder)
-    engine = _engine(backend, tokenizer, (*eos_ids, *tokenizer.end_ids()))
+    engine = _engine(backend, tokenizer, (*eos_ids, *tokenizer.end_ids()), spec, lambda: folder.name)
     progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
     return Loaded(spec, engine, folder, time.perf_counter() - started)
 
 
-def _engine(backend: OnnxBackend, tokenizer: Tokenizer, eos_ids: Sequence[int]) -> Engine:
-    return Engine(backend, tokenizer, eos_ids, cache_bytes=settings.get("cache_bytes"))
+def _engine(
+    backend: OnnxBackend,
+    tokenizer: Tokenizer,
+    eos_ids: Sequence[int],
+    spec: ModelSpec,
+    build: Callable[[], str],
+) -> Engine:
+    return Engine(
+        backend,
+        tokenizer,
+        eos_ids,
+        cache_bytes=settings.get("cache_bytes"),
+        identity=lambda: {"model": spec.key, "build": build()},
+    )
 
 
 def _open_graphs(

@@ -12,6 +12,7 @@ class Reason(StrEnum):
     NO_TITLE = "no_title"
     EMPTY = "empty"
     CANCELLED = "cancelled"
+    FAILED = "failed"
     CUT_OFF = "cut_off"
     THINK_LEAK = "think_leak"
     BUDGET_SPENT_THINKING = "budget_spent_thinking"
@@ -49,6 +50,7 @@ _EXPLANATIONS = {
     Reason.NO_TEXT: "The message has no visible character, so there is nothing to title.",
     Reason.NO_TITLE: "The model answered that the message needs no title.",
     Reason.EMPTY: "No letter or digit was left.",
+    Reason.FAILED: "The title could not be asked for.",
     Reason.CANCELLED: "The generation was stopped before the title was complete.",
     Reason.CUT_OFF: "The token limit was reached before the title was closed.",
     Reason.THINK_LEAK: "The reply held the model's thinking.",

@@ -145,6 +145,10 @@ class Tokenizer:
         """The highest token id; ids may have gaps, so that it can be more than `vocab_size` - 1."""
         return max(self._raw.get_vocab(with_added_tokens=True).values(), default=-1)
 
+    def to_json(self) -> str:
+        """The text of a ``tokenizer.json`` in which all control tokens are marked as special."""
+        return str(self._text_raw.to_str())
+
     def special_id(self, token: str) -> int | None:
         """The id of a control token, or None if there is none of that name."""
         return self._control_ids.get(token)

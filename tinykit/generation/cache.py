@@ -29,17 +29,24 @@ class PrefixCache:
         """Memory held by the states."""
         return sum(kept.state.size_bytes for kept in self._kept)
 
-    def take(self, prompt_ids: Sequence[int], *, prefix_tokens: int | None = None) -> State:
+    @property
+    def last(self) -> tuple[tuple[int, ...], State] | None:
+        """The sequence that was kept or used last, with its state."""
+        return (self._kept[-1].token_ids, self._kept[-1].state) if self._kept else None
+
+    def take(
+        self, prompt_ids: Sequence[int], *, prefix_tokens: int | None = None, is_copy: bool = False
+    ) -> State:
         """A state that has seen a prefix of `prompt_ids`, shorter than the whole, for the caller to extend.
 
         A kept sequence that the prompt begins with is handed over; of one that only shares its first tokens
         the shared part is copied, so that the sequence itself stays. So does the state of exactly the first
-        `prefix_tokens`, if it cannot be rolled back to them afterwards.
+        `prefix_tokens`, if it cannot be rolled back to them afterwards, and any with `is_copy`.
         """
         best, shared = self._longest(prompt_ids)
         if best is not None and shared == len(best.token_ids):
             self._kept.remove(best)
-            if shared == prefix_tokens and not best.state.can_truncate:
+            if is_copy or (shared == prefix_tokens and not best.state.can_truncate):
                 self._kept.append(best)  # now the most recently used
                 return best.state.copy()
             return best.state
@@ -57,6 +64,12 @@ class PrefixCache:
             self._kept.append(_Kept(ids, state))
         while self._kept and self.size_bytes > self._budget_bytes:
             del self._kept[0]
+
+    def keep_prefix(self, token_ids: Sequence[int], state: State) -> None:
+        """Keep a copy of the state of `token_ids`, the first that `state` has seen, unless it is there."""
+        ids = tuple(token_ids)
+        if not any(kept.token_ids == ids for kept in self._kept):
+            self.keep(ids, state.copy(len(ids)))
 
     def clear(self) -> None:
         """Drop all states."""
