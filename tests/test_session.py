@@ -22,9 +22,7 @@ def session(tiny_gguf):
         yield session
 
 
-@pytest.mark.parametrize(
-    "message", ["", "   \n", "hi", "Hello!", "thanks a lot", "👍", "123", "こんにちは", "test test"]
-)
+@pytest.mark.parametrize("message", ["hi", "Hello!", "thanks a lot", "👍", "123", "こんにちは", "test test"])
 def test_no_task_asks_no_model(message):
     session = TinySession(lazy=True, offline=True)
     result = session.title_result(message)
