@@ -612,6 +612,13 @@ def test_repos_that_are_here(server):
     assert hub.sources_here() == [SOURCE, HubSource(REPO, "main")]
 
 
+def test_repo_without_a_tokenizer_is_refused_before_its_weights_are_fetched(server):
+    del server.repos[REPO].commits[COMMIT]["tokenizer.json"]
+    with pytest.raises(UnsupportedModelError, match=r"has no tokenizer\.json"):
+        fetch()
+    assert server.file_requests == []
+
+
 def test_float_weights_instead_of_graphs(server):
     with pytest.raises(UnsupportedModelError, match="holds ONNX graphs only") as caught:
         fetch(WEIGHTS)

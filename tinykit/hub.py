@@ -23,6 +23,7 @@ from tinykit.errors import (
     OfflineError,
     OptionError,
     TinykitError,
+    UnsupportedModelError,
 )
 from tinykit.hub_listing import (
     Listing,
@@ -183,6 +184,7 @@ def fetch(
                 exc.add_note("The copy that is here is damaged, so it is not used.")
             raise
         return _unlisted(source, dtype, exc)
+    _check_tokenizer(source, planned)
     if planned.missing:
         with hub_cache.repo_lock(source.repo, lambda text: progress.note(text, model=model)):
             # whoever held the lock before us may have fetched them
@@ -193,6 +195,19 @@ def fetch(
             _download_all(source, planned.listing.commit, fetched, progress, model)
             _add_all(source, planned.listing.commit, missing)
     return _write_note(source, dtype, planned)
+
+
+def _check_tokenizer(source: HubSource, planned: Plan) -> None:
+    """Refuse a repo whose text cannot be turned into tokens before its weights are fetched."""
+    names = planned.choice.names
+    needs_one = source.backend == "onnx" and any(name.endswith((".onnx", ".safetensors")) for name in names)
+    if needs_one and not any(PurePosixPath(name).name == "tokenizer.json" for name in names):
+        raise UnsupportedModelError(
+            f"{source.repo} has no tokenizer.json, so its text cannot be turned into tokens",
+            hint="Look for another repo of the model, or put the file beside a copy of this one.",
+            path=None,
+            repo=source.repo,
+        )
 
 
 def _plan_again(source: HubSource, dtype: str) -> Plan | None:

@@ -137,7 +137,7 @@ def _layout(choice: FileChoice) -> str:
 
 def _weights_facts(place: Path) -> dict[str, Any]:
     """Weights that are imported: a GGUF file, or a folder with safetensors."""
-    from tinykit.convert.importer import needed_bytes, open_source, possible_dtypes
+    from tinykit.convert.importer import import_bytes, open_source, possible_dtypes
 
     facts: dict[str, Any] = {"layout": "safetensors" if place.is_dir() else "gguf"}
     if place.is_dir():
@@ -156,7 +156,7 @@ def _weights_facts(place: Path) -> dict[str, Any]:
         "family": architecture.family,
         "context_length": architecture.context_length,
         "weights": ", ".join(sorted(source.tensor_types())),
-        "dtypes": {name: needed_bytes(source, name) for name in possible_dtypes(source.tensor_types())},
+        "dtypes": {name: import_bytes(source, name) for name in possible_dtypes(source.tensor_types())},
         "states": _architecture_states(source),
     }
     return facts if place.is_dir() else facts | _gguf_tokenizer_facts(source)
@@ -165,11 +165,13 @@ def _weights_facts(place: Path) -> dict[str, Any]:
 def _architecture_states(source: Source) -> str:
     kinds = Counter(source.architecture.kind(layer) for layer in range(source.architecture.layers))
     words = {
-        "full_attention": "keys and values of {} layers",
-        "sliding_attention": "keys and values of {} layers with a sliding window",
-        "conv": "convolutions of {} layers",
+        "full_attention": "keys and values of {}",
+        "sliding_attention": "keys and values of {} with a sliding window",
+        "conv": "convolutions of {}",
     }
-    return ", ".join(words[kind].format(count) for kind, count in kinds.items())
+    return ", ".join(
+        words[kind].format(f"{count} layer{'s' * (count != 1)}") for kind, count in kinds.items()
+    )
 
 
 def _gguf_tokenizer_facts(source: Source) -> dict[str, Any]:

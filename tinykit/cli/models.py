@@ -167,10 +167,10 @@ def info(key: str, remote: bool, dtype: str | None, backend: BackendName, as_jso
     """
     from tinykit.inventory import find_model, info_table, model_row
     from tinykit.model_facts import local_facts, remote_facts
-    from tinykit.registry import HubSource
+    from tinykit.registry import HubSource, known_models
 
     spec = find_model(key)
-    row = model_row(spec)
+    row = {**model_row(spec), "is_known": spec.key in known_models()}
     row |= {name: value for name, value in local_facts(spec).items() if not row.get(name)}
     if remote:
         found = remote_facts(spec, dtype, backend)
