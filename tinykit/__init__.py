@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from tinykit.doctor import doctor
     from tinykit.errors import TinykitError
     from tinykit.generation.result import Completion
+    from tinykit.model_spec import FileSource, HubSource, ModelSpec, WheelSource
     from tinykit.progress import ProgressEvent
     from tinykit.recipes import RECIPES, Recipe
-    from tinykit.registry import MODELS, ModelSpec, register_model
+    from tinykit.registry import MODELS, register_model
     from tinykit.session import TinySession
     from tinykit.titling import Title
 
@@ -24,6 +25,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Completion",
+    "FileSource",
+    "HubSource",
     "MODELS",
     "ModelSpec",
     "ProgressEvent",
@@ -32,6 +35,7 @@ __all__ = [
     "TinySession",
     "TinykitError",
     "Title",
+    "WheelSource",
     "__version__",
     "doctor",
     "register_model",
@@ -41,12 +45,15 @@ _HOMES = {
     "MODELS": "tinykit.registry",
     "RECIPES": "tinykit.recipes",
     "Completion": "tinykit.generation.result",
-    "ModelSpec": "tinykit.registry",
+    "FileSource": "tinykit.model_spec",
+    "HubSource": "tinykit.model_spec",
+    "ModelSpec": "tinykit.model_spec",
     "ProgressEvent": "tinykit.progress",
     "Recipe": "tinykit.recipes",
     "TinySession": "tinykit.session",
     "TinykitError": "tinykit.errors",
     "Title": "tinykit.titling",
+    "WheelSource": "tinykit.model_spec",
     "doctor": "tinykit.doctor",
     "register_model": "tinykit.registry",
 }

@@ -20,7 +20,7 @@ from tinykit.marks import digest, file_marks
 from tinykit.model_config import CONFIG_FILES, ModelConfig, read_config
 from tinykit.model_files import FileChoice, choose_files, onnx_choices
 from tinykit.progress import Progress
-from tinykit.tokenizer import Tokenizer
+from tinykit.tokenizer import Tokenizer, missing_tokenizer
 
 if TYPE_CHECKING:
     from tinykit.backends.onnx import OnnxBackend
@@ -97,6 +97,8 @@ def open_folder(
         BackendError: the graph loads but does not run.
     """
     choices = _candidates(_names(folder), dtype)
+    if not any(Path(name).name == "tokenizer.json" for choice in choices for name in choice.extra):
+        raise missing_tokenizer(folder)  # no precision is to blame
     skipped: list[Skipped] = []
     for choice in choices:
         try:
@@ -148,11 +150,7 @@ def _open(
     files = {Path(name).name: folder / name for name in choice.extra}
     config = read_config(files)
     if "tokenizer.json" not in files:
-        raise ModelFileError(
-            f"{folder} has no tokenizer.json.",
-            hint="Fetch the model again, or copy the file there.",
-            path=folder,
-        )
+        raise missing_tokenizer(folder)
     tokenizer = Tokenizer.from_folder(files["tokenizer.json"].parent)
     prepared = _prepare(folder, choice, config, key, progress)
     backend = _load(prepared, choice, config, threads)
@@ -209,8 +207,11 @@ def _prepare(
         size_bytes = source.stat().st_size
         with store.building(entry, needed_bytes=size_bytes, info=info) as target:
             if target is not None:
-                with progress.stage(f"{key}: prepare {choice.dtype}", total=None, unit="graphs", model=key):
-                    _write_prepared(source, choice, config, target)
+                label = f"{key}: prepare {choice.dtype}"
+                with progress.stage(label, total=None, unit="graph", model=key) as stage:
+                    if _write_prepared(source, choice, config, target):
+                        stage.total = 1
+                        stage.advance(1)
     facts = json.loads((entry.path / _PREPARED).read_text(encoding="utf-8"))
     facts["passes"] = tuple(facts["passes"])
     if not facts["passes"]:
@@ -222,7 +223,8 @@ def _prepare(
     return _Prepared(**{**facts, "graph": entry.path / _GRAPH, "data": places})
 
 
-def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, target: Path) -> None:
+def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, target: Path) -> bool:
+    """Write what is known of the graph, and a changed graph if the passes find anything; True if they do."""
     from tinykit.convert.optimize import apply_passes, inspect_graph, read_graph, write_graph
 
     model = read_graph(source)
@@ -241,6 +243,7 @@ def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, targe
             for file in target.iterdir():
                 file.unlink()
     (target / _PREPARED).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    return bool(facts["passes"])
 
 
 def _check_data(source: Path, names: tuple[str, ...]) -> None:
