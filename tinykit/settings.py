@@ -264,7 +264,7 @@ def _mended_number(setting: Setting, value: object) -> object:
         raise TypeError(value)
     if value != value or abs(value) == math.inf:
         return setting.default
-    number = math.trunc(value)
+    number = int(math.trunc(value))
     if setting.maximum is not None:
         number = min(number, setting.maximum())
     return number if setting.minimum is None else max(number, setting.minimum)
