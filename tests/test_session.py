@@ -22,9 +22,7 @@ def session(tiny_gguf):
         yield session
 
 
-@pytest.mark.parametrize(
-    "message", ["", "   \n", "hi", "Hello!", "thanks a lot", "👍", "123", "こんにちは", "test test"]
-)
+@pytest.mark.parametrize("message", ["hi", "Hello!", "thanks a lot", "👍", "123", "こんにちは", "test test"])
 def test_no_task_asks_no_model(message):
     session = TinySession(lazy=True, offline=True)
     result = session.title_result(message)
@@ -112,14 +110,17 @@ def test_message_that_is_not_text_is_an_error(session, message):
 
 def test_complete_puts_the_system_text_first(session, monkeypatch):
     seen = []
-    monkeypatch.setattr(session, "chat", lambda messages, **options: seen.append((messages, options)))
-    session.complete("hello there", system="  be brief ", max_tokens=3)
+    tokenizer = session.load().engine.tokenizer
+    encode = tokenizer.encode_chat
+    monkeypatch.setattr(tokenizer, "encode_chat", lambda turns: (seen.append(turns), encode(turns))[1])
+    assert session.complete("hello there", system="  be brief ", max_tokens=3).usage.completion_tokens <= 3
     session.complete("hello there", system="   ")
-    assert [list(map(tuple, messages)) for messages, _ in seen] == [
+    session.stream("hello there", system="be brief")
+    assert [list(map(tuple, messages)) for messages in seen] == [
         [("system", "be brief"), ("user", "hello there")],
         [("user", "hello there")],
+        [("system", "be brief"), ("user", "hello there")],
     ]
-    assert seen[0][1]["max_tokens"] == 3
 
 
 @pytest.mark.parametrize("prompt", ["", "  ", None, 7], ids=str)
@@ -196,3 +197,10 @@ def test_real_model_gives_the_same_title_with_and_without_the_kept_prefix(real_s
     again = real_session.title_result(MESSAGE, recipe="plain")
     assert fresh.completion.usage.kv_reused_tokens < again.completion.usage.kv_reused_tokens
     assert fresh.raw == again.raw
+
+
+@pytest.mark.parametrize("message", ["", "\x01\x02", "\u200b"])
+def test_message_that_cannot_be_seen_has_its_own_reason(message):
+    result = TinySession(lazy=True).title_result(message)
+    assert (result.text, [step.reason for step in result.why]) == (None, [Reason.NO_TEXT])
+    assert "no visible character" in result.explain()

