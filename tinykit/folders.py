@@ -21,7 +21,7 @@ from tinykit.marks import digest, file_marks
 from tinykit.model_config import CONFIG_FILES, ModelConfig, read_config
 from tinykit.model_files import FileChoice, choose_files, onnx_choices
 from tinykit.progress import Progress
-from tinykit.tokenizer import Tokenizer
+from tinykit.tokenizer import Tokenizer, missing_tokenizer
 
 if TYPE_CHECKING:
     from tinykit.backends.onnx import OnnxBackend
@@ -145,6 +145,8 @@ def open_folder(
         BackendError: the graph loads but does not run.
     """
     choices = _candidates(_names(folder), dtype)
+    if not any(Path(name).name == "tokenizer.json" for choice in choices for name in choice.extra):
+        raise missing_tokenizer(folder)  # no precision is to blame
     skipped: list[Skipped] = []
     for choice in choices:
         try:
@@ -205,11 +207,7 @@ def _open(
 
 def _tokenizer(folder: Path, files: Mapping[str, Path]) -> Tokenizer:
     if "tokenizer.json" not in files:
-        raise ModelFileError(
-            f"{folder} has no tokenizer.json.",
-            hint="Fetch the model again, or copy the file there.",
-            path=folder,
-        )
+        raise missing_tokenizer(folder)
     return Tokenizer.from_folder(files["tokenizer.json"].parent)
 
 
@@ -262,8 +260,11 @@ def _prepare(
         size_bytes = source.stat().st_size
         with store.building(entry, needed_bytes=size_bytes, info=info) as target:
             if target is not None:
-                with progress.stage(f"{key}: prepare {choice.dtype}", total=None, unit="graphs", model=key):
-                    _write_prepared(source, choice, config, target)
+                label = f"{key}: prepare {choice.dtype}"
+                with progress.stage(label, total=None, unit="graph", model=key) as stage:
+                    if _write_prepared(source, choice, config, target):
+                        stage.total = 1
+                        stage.advance(1)
     facts = json.loads((entry.path / _PREPARED).read_text(encoding="utf-8"))
     return _prepared(source, entry.path, facts)
 
@@ -280,7 +281,8 @@ def _prepared(source: Path, folder: Path, facts: Mapping[str, Any]) -> _Prepared
     return _Prepared(**{**facts, "graph": folder / _GRAPH, "data": places, "passes": passes})
 
 
-def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, target: Path) -> None:
+def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, target: Path) -> bool:
+    """Write what is known of the graph, and a changed graph if the passes find anything; True if they do."""
     from tinykit.convert.optimize import apply_passes, inspect_graph, read_graph, write_graph
 
     model = read_graph(source)
@@ -297,6 +299,7 @@ def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, targe
                 file.unlink()
     facts["can_batch"] = _can_batch(_prepared(source, target, facts), choice, config)
     (target / _PREPARED).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    return bool(facts["passes"])
 
 
 def _check_data(source: Path, names: tuple[str, ...]) -> None:

@@ -24,7 +24,7 @@ from tinykit.progress import Progress, ProgressEvent
 from tinykit.reasons import Reason, Step
 from tinykit.recipes import DEFAULT_RECIPE, Recipe, get_recipe
 from tinykit.registry import ModelSpec, get_model
-from tinykit.titles import has_task, prepare_conversation
+from tinykit.titles import has_task, has_text, prepare_conversation
 from tinykit.titling import Title, first_words_title, fixed_prefix, model_title, no_task, title_task
 from tinykit.tokenizer import Message, as_messages
 
@@ -230,6 +230,8 @@ class TinySession(Answers, Choosing):
 
 def _without_model(message: str, recipe: Recipe) -> Title | None:
     """The title of a message that no model need be asked about."""
+    if not has_text(message):
+        return Title(None, "", (Step(Reason.NO_TEXT),), recipe.name)
     if not has_task(message):
         return no_task(recipe)
     if recipe.method == "first-words":

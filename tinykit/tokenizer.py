@@ -72,6 +72,19 @@ def _shortened(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "…"
 
 
+def missing_tokenizer(folder: Path) -> ModelFileError:
+    """The error for a model folder without `tokenizer.json`, with where to get it."""
+    old = [name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (folder / name).is_file()]
+    hint = f"Copy it from the page of the model into {folder}"
+    if old:
+        hint += f"; or make it of {old[0]}: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    return ModelFileError(
+        f"{folder} has no tokenizer.json, so its text cannot be turned into tokens.",
+        hint=f"{hint}.",
+        path=folder,
+    )
+
+
 class Tokenizer:
     """A model's tokenizer and chat template.
 
