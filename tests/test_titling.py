@@ -12,7 +12,7 @@ from tinykit.reasons import Reason
 from tinykit.recipes import RECIPES, Recipe
 
 MESSAGE = "the login test is flaky on slow CI runners since we moved to Node 18, can you fix it?"
-RECIPE = dataclasses.replace(RECIPES["titles"], max_tokens=60, min_words=2)
+RECIPE = dataclasses.replace(RECIPES["titles"], max_tokens=60, min_words=2, branches=0)
 IM_START, IM_END = 1, 2
 
 
