@@ -42,8 +42,8 @@ def can_branch(engine: Engine) -> bool:
 def answers(engine: Engine, request: Request, *, branches: int, max_gap: float) -> list[Answer]:
     """The greedy answer, then up to `branches` others, the likeliest branch first.
 
-    A branch takes the second or third choice where its log-probability is at most `max_gap` below the
-    first one's, and goes on greedily.
+    A branch takes the second or third choice where its log-probability is less than `max_gap` below that of
+    the first, and goes on greedily.
 
     Raises:
         PromptTooLongError: the prompt leaves no room in the model's context.
@@ -95,7 +95,7 @@ def _forks(first: _Path, max_gap: float) -> list[_Fork]:
         _Fork(choices[0][1] - logprob, at, token_id)
         for at, choices in enumerate(first.choices)
         for token_id, logprob in choices[1:]
-        if choices[0][1] - logprob <= max_gap
+        if choices[0][1] - logprob < max_gap
     ]
 
 

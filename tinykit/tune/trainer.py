@@ -183,7 +183,7 @@ class Trainer:
                 return
             self._take_step(examples, pool)
             on_step()
-            if self.progress - self._checked_at >= 1 / _CHECKS:
+            if self._is_check_due():
                 self._check(pool)
             elif self.seconds - self._saved_at >= _SAVE_S:
                 self._save_state()
@@ -241,6 +241,9 @@ class Trainer:
             return None
         done = list(pool.map(part, batches(self._held_out, self.options.batch_size, seed=0, epoch=0)))
         return sum(loss for loss, _ in done) / sum(tokens for _, tokens in done)
+
+    def _is_check_due(self) -> bool:
+        return self.progress - self._checked_at >= 1 / _CHECKS
 
     def _check(self, pool: ThreadPoolExecutor) -> None:
         began_s = time.monotonic()
