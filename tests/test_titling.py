@@ -222,7 +222,7 @@ def test_no_title_has_no_alternatives():
 
 
 def test_usage_counts_the_prompt_once_and_the_tokens_of_all_answers():
-    title, engine = torn_title("Flaky test", "Flaky login test on CI runners")
+    title, _ = torn_title("Flaky test", "Flaky login test on CI runners")
     usage = title.usage
     assert usage.prompt_tokens == title.completion.usage.prompt_tokens
     assert usage.completion_tokens > title.completion.usage.completion_tokens

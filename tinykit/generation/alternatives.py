@@ -19,6 +19,8 @@ from tinykit.generation.engine import Engine
 from tinykit.generation.request import Completion, FinishReason, Request, Timings, Usage
 from tinykit.generation.stopping import StopStrings
 
+Scores = npt.NDArray[np.float64]
+
 _CHUNK_TOKENS = 128  # prompt tokens in one call, so that Ctrl-C is heard in between
 _CHOICES = 2  # other tokens that are looked at in one place
 
@@ -77,11 +79,11 @@ class _Path:
 
     token_ids: list[int]
     logprobs: list[float]
-    usage: Usage
-    timings: Timings
     text: str = ""
     finish_reason: FinishReason = "stop"
     choices: list[list[tuple[int, float]]] = field(default_factory=list)  # at each new place, best first
+    usage: Usage = field(default_factory=lambda: Usage(0, 0, 0))
+    timings: Timings = field(default_factory=lambda: Timings(0.0, 0.0, 0.0, 0.0, 0.0))
 
     def answer(self) -> Answer:
         completion = Completion(
@@ -121,17 +123,33 @@ class _Decoding:
         pieces = -(-len(rest) // _CHUNK_TOKENS)
         size = -(-len(rest) // pieces)
         for start in range(0, len(rest), size):
-            logits = self._forward(rest[start : start + size])
-        return self._path([], [], logits, self._engine.eos_ids, time.perf_counter())
+            scores = self._forward(rest[start : start + size])
+        scores[list(self._request.options.banned_first)] = -np.inf
+        prefilled = time.perf_counter()
+        path = self._path([], [], scores, self._engine.eos_ids)
+        ended = time.perf_counter()
+        path.usage = Usage(len(self._prompt), len(path.token_ids), self._reused)
+        path.timings = Timings(
+            queue_s=self._started - self._called,
+            prefill_s=prefilled - self._started,
+            ttft_s=prefilled - self._called,
+            decode_s=ended - prefilled,
+            total_s=ended - self._called,
+        )
+        return path
 
     def branch(self, first: _Path, fork: _Fork) -> _Path:
         """The answer that leaves the first one at a fork."""
-        prefilled = time.perf_counter()
+        began = time.perf_counter()
         self._state.truncate(len(self._prompt) + fork.at)
         begun = [*first.token_ids[: fork.at], fork.token_id]
         logprobs = [*first.logprobs[: fork.at], first.logprobs[fork.at] - fork.gap]
         scores = None if fork.token_id in self._ends else self._forward([fork.token_id])
-        return self._path(begun, logprobs, scores, self._ends, prefilled)
+        path = self._path(begun, logprobs, scores, self._ends)
+        elapsed = time.perf_counter() - began
+        path.usage = Usage(len(self._prompt), max(1, len(path.token_ids) - fork.at), len(self._prompt))
+        path.timings = Timings(0.0, 0.0, 0.0, elapsed, elapsed)
+        return path
 
     def close(self) -> None:
         """Give the state back to the cache: the recipe's part of the prompt, or all of the prompt."""
@@ -140,64 +158,42 @@ class _Decoding:
         self._state.truncate(kept)
         self._engine.cache.keep(self._prompt[:kept], self._state)
 
-    def _forward(self, token_ids: Sequence[int]) -> npt.NDArray[np.float64]:
+    def _forward(self, token_ids: Sequence[int]) -> Scores:
         """Log-probabilities of what comes after these tokens."""
-        logits = np.asarray(self._engine.backend.forward(token_ids, self._state), dtype=np.float64)
-        logits = logits.reshape(-1, logits.shape[-1])[-1]
-        logits = logits - logits.max()
-        return logits - np.log(np.exp(logits).sum())
+        logits = self._engine.backend.forward(token_ids, self._state)
+        scores: Scores = logits.reshape(-1, logits.shape[-1])[-1].astype(np.float64)
+        scores -= scores.max()
+        scores -= np.log(np.exp(scores).sum())
+        return scores
 
     def _path(
-        self,
-        begun: list[int],
-        logprobs: list[float],
-        scores: npt.NDArray[np.float64] | None,
-        ends: Collection[int],
-        prefilled: float,
+        self, begun: list[int], logprobs: list[float], scores: Scores | None, ends: Collection[int]
     ) -> _Path:
-        """Go on from `begun`, after whose last token the log-probabilities are `scores`, to the end."""
+        """Go on from `begun`, after whose last token the log-probabilities are `scores`, until the end."""
+        path = _Path([token for token in begun if token not in ends], logprobs)
         stops = StopStrings(self._request.options.stop)
         detokenizer = self._engine.tokenizer.detokenizer()
-        is_first, decoded = not begun, len(begun[-1:])
-        said = [token for token in begun if token not in ends]
-        text = "".join(stops.feed(detokenizer.feed(token)) for token in said)
-        choices: list[list[tuple[int, float]]] = []
-        banned = list(self._request.options.banned_first) if is_first else []
-        finish: FinishReason = "stop"
+        path.text = "".join(stops.feed(detokenizer.feed(token)) for token in path.token_ids)
         while scores is not None and stops.found is None:
-            if len(said) >= self._budget:
-                finish = "length"
+            if len(path.token_ids) >= self._budget:
+                path.finish_reason = "length"
                 break
-            if banned:
-                scores[banned] = -np.inf
-                banned = []
-            best = np.argpartition(scores, -_CHOICES - 1)[-_CHOICES - 1 :]
-            choices.append([(int(i), float(scores[i])) for i in sorted(best, key=lambda i: (-scores[i], i))])
-            token_id, logprob = choices[-1][0]
-            logprobs.append(logprob)
+            path.choices.append(_best(scores))
+            token_id, logprob = path.choices[-1][0]
+            path.logprobs.append(logprob)
             if token_id in ends:
                 break
-            said.append(token_id)
-            decoded += 1
-            text += stops.feed(detokenizer.feed(token_id))
-            if stops.found is None and len(said) < self._budget:
+            path.token_ids.append(token_id)
+            path.text += stops.feed(detokenizer.feed(token_id))
+            if stops.found is None and len(path.token_ids) < self._budget:
                 scores = self._forward([token_id])
         if stops.found is None:
-            text += stops.feed(detokenizer.flush())
-            text += stops.flush() if stops.found is None else ""
-        ended = time.perf_counter()
-        return _Path(
-            said,
-            logprobs,
-            Usage(len(self._prompt), decoded, self._reused if is_first else len(self._prompt)),
-            Timings(
-                queue_s=self._started - self._called if is_first else 0.0,
-                prefill_s=prefilled - self._started if is_first else 0.0,
-                ttft_s=prefilled - self._called if is_first else 0.0,
-                decode_s=ended - prefilled,
-                total_s=ended - (self._called if is_first else prefilled),
-            ),
-            text,
-            finish,
-            choices,
-        )
+            path.text += stops.feed(detokenizer.flush())
+            path.text += stops.flush() if stops.found is None else ""
+        return path
+
+
+def _best(scores: Scores) -> list[tuple[int, float]]:
+    """The likeliest tokens with their log-probabilities, the best first."""
+    best = np.argpartition(scores, -_CHOICES - 1)[-_CHOICES - 1 :]
+    return sorted(((int(i), float(scores[i])) for i in best), key=lambda choice: (-choice[1], choice[0]))
