@@ -13,11 +13,13 @@ from tinykit import TinySession
 from tinykit.lab import datasets, metrics
 from tinykit.language import is_english
 from tinykit.tune import Pair, read_pairs, tune
+from tinykit.tune.pairs import order, split
 
 HERE = Path(__file__).parent
 BASE = "smollm2-135m"
 FILES = ("en", "short", "more")
 LONG_MESSAGE, LONG_TITLE = 120, 34  # characters
+HELD_OUT = 0.05
 
 
 def main() -> None:
@@ -36,7 +38,7 @@ def main() -> None:
         batch_size=8,
         epochs=1.6,
         threads=options.threads,
-        held_out=0.05,
+        held_out=HELD_OUT,
         seed=1,
         resume=options.resume,
     )
@@ -57,6 +59,13 @@ def says_enough(pair: Pair) -> bool:
     Greedy decoding leans to short answers, so the model is shown the longer titles only.
     """
     return pair.title is None or len(pair.message) < LONG_MESSAGE or len(pair.title) >= LONG_TITLE
+
+
+def held_out_pairs() -> list[Pair]:
+    """Pairs that the training never sees, those with short titles among them."""
+    _, *parts = split([pair for pair in english_pairs() if says_enough(pair)], HELD_OUT)
+    last = max(order(pair) for part in parts for pair in part)
+    return [pair for pair in english_pairs() if order(pair) <= last]
 
 
 def arguments() -> argparse.Namespace:
