@@ -16,10 +16,9 @@ from sacrebleu.metrics import CHRF
 from tqdm import tqdm
 from train_titles import BASE, held_out_pairs
 
-from tinykit import TinySession, checks, titles, titling
-from tinykit.generation.alternatives import answers
+from tinykit import TinySession, checks, titling
+from tinykit.generation.batch import run_task
 from tinykit.generation.engine import Engine
-from tinykit.generation.request import GenerationOptions, Request
 from tinykit.recipes import RECIPES
 from tinykit.scripts import count_words
 from tinykit.tune import Pair
@@ -56,23 +55,23 @@ def main() -> None:
 
 def candidates(engine: Engine, pair: Pair) -> list[dict]:
     """The greedy answer and its alternatives, the likeliest branch first; none if the greedy is no title."""
-    prompt = titling.title_prompt(engine.tokenizer, RECIPE, titles.user_turn(pair.message, RECIPE))
-    request = Request(tuple(prompt), GenerationOptions(RECIPE.max_tokens, RECIPE.stop))
-    found = answers(engine, request, branches=MOST, max_gap=titling._UNSURE)
-    read = [titling._read(each.completion, each.completion.text, pair.message, RECIPE) for each in found]
+    asking = titling.Asking(engine, pair.message, RECIPE, titling.fixed_prefix(engine.tokenizer, RECIPE))
+    scored = run_task(engine, asking.answers())
+    asking.close()
+    if scored[0][1].text is None:
+        return []
     return [
         {
             "wanted": pair.title,
             "title": title.text or "",
-            "logprob": answer.logprob,
+            "logprob": logprob,
             "letters": titling._worth(title.text or "", pair.message) / titling._LETTER_WORTH,
             "chrf": CHRF().sentence_score(title.text or "", [pair.title]).score,
             "is_true": bool(title.text) and not checks.check(title.text, pair.message),
             "words": count_words(title.text or ""),
-            "tokens": answer.completion.usage.completion_tokens,
+            "tokens": title.completion.usage.completion_tokens,
         }
-        for title, answer in zip(read, found, strict=True)
-        if read[0].text
+        for logprob, title in scored
     ]
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from tinykit.backends.base import Array
+from tinykit.backends.onnx_session import Binding
 from tinykit.backends.signature import StatePort
-from tinykit.errors import BackendError
+from tinykit.errors import BackendError, ModelFileError
 
-Array = npt.NDArray[Any]
 _CAPACITY_STEP = 256  # tokens; KV buffers have a multiple of it
 
 
@@ -20,7 +19,8 @@ class Side:
 
     def __init__(self, arrays: list[Array]) -> None:
         self.arrays = arrays
-        self.binding: Any = None
+        self.binding: Binding | None = None
+        self.rows = 1  # that are bound
 
 
 class OnnxState:
@@ -35,7 +35,7 @@ class OnnxState:
         self.ports = ports
         self.shared = shared
         arrays = [np.zeros(port.shape, port.dtype) for port in ports]
-        self._held = (Side(arrays), Side(_twins(ports, arrays)), 0)
+        self._held = (Side(arrays), Side(twins(ports, arrays)), 0)
 
     @property
     def length(self) -> int:
@@ -101,6 +101,39 @@ class OnnxState:
             twin.advance(length, [array.copy() for array in self._firsts(length)])
         return twin
 
+    def dump(self) -> dict[str, Array]:
+        """The states by the names of their inputs, as views of what the next step reads."""
+        return {port.past: array for port, array in zip(self.ports, self._firsts(self.length), strict=True)}
+
+    @classmethod
+    def loaded(
+        cls, ports: Sequence[StatePort], arrays: Mapping[str, Array], length: int, *, shared: bool
+    ) -> OnnxState:
+        """The state of `length` tokens that was dumped; the arrays are copied.
+
+        Raises:
+            ModelFileError: they do not fit `ports`.
+        """
+        wanted = {port.past: (port.dtype, state_shape(port, length)) for port in ports}
+        found = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+        if length < 0 or found != wanted:
+            wrong = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+            raise ModelFileError(
+                f"The saved state is not one of this model: {', '.join(wrong[:3]) or 'its length'} differs.",
+                hint="Restore it with the model and precision that it was saved with.",
+            )
+        state = cls(ports, shared=shared)
+        held = [arrays[port.past] for port in ports]
+        if shared:
+            state._hold(held, length, _capacity(length))
+        else:
+            state.advance(length, [array.copy() for array in held])
+        return state
+
+    def become(self, other: OnnxState) -> None:
+        """Take over what `other` holds, which is of no use afterwards."""
+        self._held = other._held
+
     def reserve(self, tokens: int) -> None:
         """Make room for `tokens` tokens in all, keeping what is there."""
         if tokens > self.capacity:
@@ -110,20 +143,22 @@ class OnnxState:
 
     def _hold(self, arrays: list[Array], length: int, capacity: int) -> None:
         """Take over `arrays` of `length` tokens, copied into buffers with room for `capacity`."""
-        grown = [np.zeros(_with_axis(port, capacity), port.dtype) for port in self.ports]
+        grown = [np.zeros(state_shape(port, capacity), port.dtype) for port in self.ports]
         for port, old, new in zip(self.ports, arrays, grown, strict=True):
-            _first(port, new, length)[...] = old
-        self._held = (Side(grown), Side(_twins(self.ports, grown)), length)
+            first_tokens(port, new, length)[...] = old
+        self._held = (Side(grown), Side(twins(self.ports, grown)), length)
 
     def _firsts(self, length: int) -> list[Array]:
-        return [_first(port, array, length) for port, array in zip(self.ports, self.arrays, strict=True)]
+        return [
+            first_tokens(port, array, length) for port, array in zip(self.ports, self.arrays, strict=True)
+        ]
 
     def _require_rollback(self, length: int) -> None:
         if length < self.length and not self.can_truncate:
             raise BackendError("This model has recurrent states, which cannot be rolled back.")
 
 
-def _twins(ports: Sequence[StatePort], arrays: Sequence[Array]) -> list[Array]:
+def twins(ports: Sequence[StatePort], arrays: Sequence[Array]) -> list[Array]:
     """The same arrays where states grow, other ones where they have a fixed size."""
     return [
         np.zeros_like(array) if port.growth_axis is None else array
@@ -131,16 +166,23 @@ def _twins(ports: Sequence[StatePort], arrays: Sequence[Array]) -> list[Array]:
     ]
 
 
-def _capacity(tokens: int) -> int:
-    """`tokens` rounded up to a multiple of the step, one step at least."""
-    return max(1, -(-tokens // _CAPACITY_STEP)) * _CAPACITY_STEP
+def rounded_up(tokens: int, step: int) -> int:
+    """`tokens` rounded up to a multiple of `step`, one step at least."""
+    return max(1, -(-tokens // step)) * step
 
 
-def _with_axis(port: StatePort, tokens: int) -> tuple[int, ...]:
-    return tuple(tokens if axis == port.growth_axis else size for axis, size in enumerate(port.shape))
+def state_shape(port: StatePort, tokens: int, rows: int = 1) -> tuple[int, ...]:
+    """The shape of a state of that many tokens, for that many sequences."""
+    shape = [tokens if axis == port.growth_axis else size for axis, size in enumerate(port.shape)]
+    return rows * shape[0], *shape[1:]
 
 
-def _first(port: StatePort, array: Array, tokens: int) -> Array:
+def first_tokens(port: StatePort, array: Array, tokens: int) -> Array:
+    """The part of a state that belongs to its first tokens; all of it if it has a fixed size."""
     if port.growth_axis is None:
         return array
     return array[(slice(None),) * port.growth_axis + (slice(tokens),)]
+
+
+def _capacity(tokens: int) -> int:
+    return rounded_up(tokens, _CAPACITY_STEP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,17 +12,14 @@ import numpy as np
 
 from tinykit.errors import UnsupportedModelError
 
-CONTROL_INPUTS = frozenset(
-    {
-        "input_ids",
-        "attention_mask",
-        "position_ids",
-        "cache_position",
-        "num_logits_to_keep",
-        "logits_to_keep",
-        "use_cache_branch",
-    }
-)
+KEEP_INPUTS = frozenset({"num_logits_to_keep", "logits_to_keep"})  # how many rows of logits are wanted
+CONTROL_INPUTS = KEEP_INPUTS | {
+    "input_ids",
+    "attention_mask",
+    "position_ids",
+    "cache_position",
+    "use_cache_branch",
+}
 _DTYPES = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -70,6 +68,14 @@ class StatePort:
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
     growth_axis: int | None
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Memory that one token adds; 0 for a state of fixed size."""
+        if self.growth_axis is None:
+            return 0
+        others = (size for axis, size in enumerate(self.shape) if axis != self.growth_axis)
+        return math.prod(others) * self.dtype.itemsize
 
 
 def numpy_dtype(port: Port) -> np.dtype[np.generic]:

@@ -1,0 +1,184 @@
+"""Open an ONNX Runtime session and run it: errors become ours, and another thread can stop a run."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tinykit.backends.base import Array
+from tinykit.backends.signature import Port
+from tinykit.errors import BackendError, ClosedError, ForwardInterrupted, ModelFileError, TinykitError
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+# ONNX Runtime up to 1.27 fails on fp16 graphs of plain operators:
+# https://github.com/microsoft/onnxruntime/issues/26717
+_FAULTY_FUSION = "SimplifiedLayerNormFusion"
+
+
+def mapped(file: Path) -> mmap.mmap:
+    """The file's bytes, read only when they are touched."""
+    try:
+        with file.open("rb") as opened:
+            return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise ModelFileError(
+            f"{file} cannot be read: {error}", hint="Fetch the model again.", path=file
+        ) from error
+
+
+def open_session(path: Path, threads: int, maps: Mapping[str, mmap.mmap]) -> onnxruntime.InferenceSession:
+    """A session on the CPU; `maps` holds files with weights by the names that the graph has for them.
+
+    Raises:
+        ModelFileError: ONNX Runtime cannot load the file.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # errors reach the caller as exceptions; the log would only repeat them
+    options.inter_op_num_threads = 1
+    options.intra_op_num_threads = threads
+    if maps:
+        sizes = [len(view) for view in maps.values()]
+        options.add_external_initializers_from_files_in_memory(list(maps), list(maps.values()), sizes)
+    if not path.is_file():
+        raise ModelFileError(f"There is no file {path}.", path=path)
+
+    def opened(disabled: list[str] | None = None) -> onnxruntime.InferenceSession:
+        return onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
+        )
+
+    try:
+        try:
+            return opened()
+        except Exception as error:
+            if _FAULTY_FUSION not in str(error):
+                raise
+            return opened([_FAULTY_FUSION])
+    except Exception as error:
+        raise ModelFileError(
+            f"ONNX Runtime {onnxruntime.__version__} cannot load {path}: {_first_line(error)}",
+            hint="The file may be damaged or need a newer onnxruntime: tinykit doctor shows both.",
+            path=path,
+        ) from error
+
+
+class Graph:
+    """An open session.
+
+    Everything it runs, it runs inside `running`, which turns its errors into ours and lets another thread
+    stop it.
+    """
+
+    def __init__(self, path: Path, threads: int, data: Mapping[str, Path]) -> None:
+        import onnxruntime
+
+        # the session reads these for as long as it lives
+        self._maps = {name: mapped(file) for name, file in data.items()}
+        session = open_session(path, threads, self._maps)
+        self.inputs: Sequence[Port] = session.get_inputs()
+        self.outputs: Sequence[Port] = session.get_outputs()
+        self.providers = tuple(session.get_providers())
+        self.metadata: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
+        self._session: Any = session
+        self._new_options: Callable[[], Any] = onnxruntime.RunOptions
+        self._options: Any = None  # of the forward that is running
+
+    def close(self) -> None:
+        """Release the session; closing twice is harmless."""
+        self._session = None
+        self._maps = {}
+
+    def interrupt(self) -> None:
+        """Let the forward that is running, if any, raise `ForwardInterrupted`; for any thread."""
+        options = self._options
+        if options is not None:
+            options.terminate = True
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """All runs of one forward.
+
+        Raises:
+            ClosedError: the session was closed.
+            ForwardInterrupted: another thread called `interrupt`.
+            BackendError: ONNX Runtime failed.
+        """
+        if self._session is None:
+            raise ClosedError("This model was closed.", hint="Make a new TinySession.")
+        # new each time, so that an interrupt that comes too late reaches options that nobody uses any more
+        options = self._options = self._new_options()
+        try:
+            yield
+        except TinykitError:
+            raise
+        except Exception as error:
+            # some are plain RuntimeErrors, the others share only their module
+            if type(error) is not RuntimeError and not type(error).__module__.startswith("onnxruntime"):
+                raise
+            if options.terminate and "terminate" in str(error):
+                raise ForwardInterrupted("The model was interrupted while it computed.") from None
+            raise BackendError(
+                f"ONNX Runtime failed while running the model: {_first_line(error)}"
+            ) from error
+        finally:
+            self._options = None
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """The outputs `names`."""
+        arrays: list[Array] = self._session.run(names, feeds, self._options)
+        return arrays
+
+    def new_binding(self) -> Binding:
+        """A binding of nothing yet."""
+        return Binding(self._session.io_binding())
+
+    def run_bound(self, binding: Binding) -> None:
+        """Read and write what is bound."""
+        self._session.run_with_iobinding(binding.raw, self._options)
+
+
+class Binding:
+    """Arrays that a graph reads and writes in place, bound anew only where they have moved.
+
+    ONNX Runtime is given addresses: the caller keeps the arrays until the run has ended.
+    """
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
+
+    def read(self, name: str, array: Array) -> None:
+        """Bind an input."""
+        place = (array.ctypes.data, array.shape)
+        if self._bound.get(name) != place:
+            self.raw.bind_input(name, "cpu", 0, array.dtype.type, array.shape, place[0])
+            self._bound[name] = place
+
+    def write(self, name: str, array: Array) -> None:
+        """Bind an output."""
+        place = (array.ctypes.data, array.shape)
+        if self._bound.get(name) != place:
+            self.raw.bind_output(name, "cpu", 0, array.dtype.type, array.shape, place[0])
+            self._bound[name] = place
+
+    def write_new(self, name: str) -> None:
+        """Let the next run make an output by itself; `made` gives it if it was bound last."""
+        self.raw.bind_output(name, "cpu")
+        self._bound.pop(name, None)
+
+    def made(self) -> Array:
+        """The output that was bound last."""
+        array: Array = self.raw.get_outputs()[-1].numpy()
+        return array
+
+
+def _first_line(error: Exception) -> str:
+    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", str(error)).strip().split("\n")[0]
