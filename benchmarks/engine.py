@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -112,6 +113,29 @@ def long_answer(session: TinySession, rounds: int) -> dict:
     }
 
 
+def cancel_row(session: TinySession, rounds: int) -> dict:
+    """Milliseconds from a cancel in another thread to the end of the call."""
+    found = {}
+    prompts = {"prefill": "A long story about a fox. " * 900, "decode": "Tell me a long story."}
+    for name, prompt in prompts.items():
+        delays = []
+        for number in range(3 * rounds):
+            asked = []
+
+            def cancel(asked: list[float] = asked) -> None:
+                asked.append(time.perf_counter())
+                session.cancel()
+
+            timer = threading.Timer(0.6 + 0.013 * number, cancel)
+            timer.start()
+            completion = session.complete(prompt, max_tokens=900, reuse=False)
+            if completion.cancelled_by == "cancel":
+                delays.append(time.perf_counter() - asked[0])
+            timer.join()
+        found[f"cancel_in_{name}_ms"] = 1000 * max(delays)
+    return found
+
+
 def table(rows: list[dict]) -> str:
     names = list(rows[0])
     lines = [names, *([cell(row[name]) for name in names] for row in rows)]
@@ -144,10 +168,12 @@ def main() -> None:
             "chat": long_answer(session, arguments.rounds),
             "titles": title_rows(engine, asked, arguments.recipe, arguments.rounds),
             "batches": batch_rows(engine, asked),
+            "cancel": cancel_row(session, arguments.rounds),
             "load_before": round(busy, 2),
         }
     print(f"{arguments.model} ({figures['dtype']})\n")
-    print(table([figures["chat"]]), table(figures["titles"]), table(figures["batches"]), sep="\n\n")
+    for rows in ([figures["chat"]], figures["titles"], figures["batches"], [figures["cancel"]]):
+        print(table(rows) + "\n")
     if busy > 0.3:
         print(f"\nThe machine was busy before ({busy:.1f} processes a core): these are no measurements.")
     print(json.dumps(figures))

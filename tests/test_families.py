@@ -10,12 +10,14 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime
 import pytest
 
 from tests.fixtures import opset23, precisions
 from tinykit import loading
+from tinykit.errors import BackendError
 from tinykit.folders import open_folder
 from tinykit.generation.cache import shared_prefix
 from tinykit.generation.engine import Engine
@@ -169,6 +171,66 @@ def test_copy_of_a_state_goes_its_own_way(opened):
     fresh = model.backend.new_state()
     model.backend.forward(ids[:20], fresh)
     assert with_twin == model.backend.forward(ids[20:], fresh).argmax()
+
+
+# their graphs take what the mask hides for tokens that were seen
+ONE_AT_A_TIME = {"gpt2", "falcon_h1"}
+
+
+def greedy(model, ids, steps):
+    """The state after `ids`, what follows it token by token, and the last logits."""
+    state, found = model.backend.new_state(), []
+    model.backend.forward(ids, state)
+    copy = state.copy()
+    for token_id in [ids[-1], *[None] * (steps - 1)]:
+        logits = model.backend.forward([found[-1] if token_id is None else token_id], state)[0].copy()
+        found.append(int(logits.argmax()))
+    return copy, found, logits
+
+
+def test_rows_of_a_batch_go_on_as_they_do_alone(opened):
+    folder, model = opened
+    assert model.backend.info.can_batch == (family(folder) not in ONE_AT_A_TIME)
+    if not model.backend.info.can_batch:
+        with pytest.raises(BackendError, match="several sequences"):
+            model.backend.new_batch()
+        return
+    chats = [ids[: len(ids) - 3 * n] for n, ids in enumerate(prompts(model.tokenizer))]
+    chats.append(chats[0] * 3)  # past the window of ring buffers
+    batch, alone = model.backend.new_batch(), [greedy(model, ids, 5) for ids in chats]
+    for state, _, _ in alone:
+        batch.add(state)
+    feed, found = [ids[-1] for ids in chats], []
+    for _ in range(5):
+        logits = batch.forward(feed)
+        feed = logits.argmax(axis=1).tolist()
+        found.append(feed)
+    assert np.transpose(found).tolist() == [tokens for _, tokens, _ in alone]
+    if model.backend.info.dtype == "fp32":
+        np.testing.assert_allclose(logits, [last for _, _, last in alone], atol=1e-4)
+
+
+def test_dumped_state_goes_on_as_before(opened):
+    _, model = opened
+    ids = prompts(model.tokenizer)[0]
+    state = model.backend.new_state()
+    model.backend.forward(ids, state)
+    model.backend.forward(ids[-1:], state)
+    arrays = {name: array.copy() for name, array in state.dump().items()}
+    loaded = model.backend.load_state(arrays, state.length)
+    for piece in (ids[:1], ids[:4], ids[5:6]):
+        expected = model.backend.forward(piece, state).copy()
+        np.testing.assert_array_equal(model.backend.forward(piece, loaded), expected)
+
+
+def test_rows_of_logits_are_those_of_single_steps(opened):
+    _, model = opened
+    ids = prompts(model.tokenizer)[0]
+    state, twin = model.backend.new_state(), model.backend.new_state()
+    rows = model.backend.forward(ids, state, rows=4).argmax(axis=1).tolist()
+    model.backend.forward(ids[:-4], twin)
+    assert rows == [int(model.backend.forward([i], twin).argmax()) for i in ids[-4:]]
+    assert state.length == twin.length == len(ids)
 
 
 GGUF = sorted(path.stem for path in (FIXTURES / "gguf").glob("*.gguf"))

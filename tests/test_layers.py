@@ -17,8 +17,8 @@ LAYERS = [
     },
     {"convert", "backends"},
     {"generation"},
-    {"folders", "loading"},
-    {"session", "answers", "call_options", "many", "titling", "inventory", "model_facts"},
+    {"folders", "loaded", "loading"},
+    {"session", "answers", "call_options", "choosing", "many", "titling", "inventory", "model_facts"},
     {"lab", "tune", "doctor", "cli", "__main__"},
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

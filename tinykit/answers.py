@@ -9,6 +9,8 @@ from typing import Any, Unpack, overload
 from tinykit.call_options import CallOptions, generation_options, takes_call_options
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task, samples
 from tinykit.generation.engine import Engine
+from tinykit.generation.judging import Judge
+from tinykit.generation.lookup import VerifyEvent
 from tinykit.generation.request import GenerationOptions, Request
 from tinykit.generation.result import Chunk, Completion
 from tinykit.generation.saving import restore_state, save_state
@@ -30,6 +32,9 @@ class Answers:
     def _engines(self) -> list[Engine]:
         raise NotImplementedError
 
+    def _judges(self) -> list[Judge]:
+        raise NotImplementedError
+
     @overload
     def chat(
         self,
@@ -39,6 +44,7 @@ class Answers:
         slot: int | str | None = None,
         reuse: bool = True,
         on_chunk: Callable[[Chunk], object] | None = None,
+        on_verify: Callable[[VerifyEvent], object] | None = None,
         **options: Unpack[CallOptions],
     ) -> Completion: ...
 
@@ -62,6 +68,7 @@ class Answers:
         slot: int | str | None = None,
         reuse: bool = True,
         on_chunk: Callable[[Chunk], object] | None = None,
+        on_verify: Callable[[VerifyEvent], object] | None = None,
         **options: Unpack[CallOptions],
     ) -> Completion | list[Completion]:
         """The model's answer to a chat; the keywords that the calls have in common are `CallOptions`.
@@ -73,6 +80,7 @@ class Answers:
                 slots need the memory that `cache_bytes` allows.
             reuse: False computes the whole prompt anew.
             on_chunk: Called with each piece of text, before the next is made.
+            on_verify: Called with what became of each step's draft.
             options: How to generate.
 
         Raises:
@@ -81,7 +89,7 @@ class Answers:
             KeyboardInterrupt: Ctrl-C; its `partial` is the completion so far.
         """
         engine, request = self._request(prompt_messages(messages), slot, reuse, options)
-        return _answered(engine, request, n, on_chunk)
+        return _answered(engine, request, n, on_chunk, on_verify)
 
     @overload
     def complete(
@@ -93,6 +101,7 @@ class Answers:
         slot: int | str | None = None,
         reuse: bool = True,
         on_chunk: Callable[[Chunk], object] | None = None,
+        on_verify: Callable[[VerifyEvent], object] | None = None,
         **options: Unpack[CallOptions],
     ) -> Completion: ...
 
@@ -118,6 +127,7 @@ class Answers:
         slot: int | str | None = None,
         reuse: bool = True,
         on_chunk: Callable[[Chunk], object] | None = None,
+        on_verify: Callable[[VerifyEvent], object] | None = None,
         **options: Unpack[CallOptions],
     ) -> Completion | list[Completion]:
         """The answer to one message; `system` is put before it unless it is blank.
@@ -125,7 +135,7 @@ class Answers:
         Raises: as `chat`, and OptionError for an empty prompt.
         """
         engine, request = self._request(prompt_messages(prompt, system), slot, reuse, options)
-        return _answered(engine, request, n, on_chunk)
+        return _answered(engine, request, n, on_chunk, on_verify)
 
     @takes_call_options
     def stream(
@@ -173,7 +183,9 @@ class Answers:
 
         The calls return what there is, with ``finish_reason="cancelled"``.
         """
-        return sum(engine.cancel() for engine in self._engines())
+        return sum(engine.cancel() for engine in self._engines()) + sum(
+            judge.cancel() for judge in self._judges()
+        )
 
     def save_state(self, path: str | Path, *, slot: int | str | None = None) -> int:
         """Write the state of a slot, or of the last chat, to a file; returns its size in bytes.
@@ -227,8 +239,12 @@ class Answers:
 
 
 def _answered(
-    engine: Engine, request: Request, n: int | None, on_chunk: Callable[[Chunk], object] | None
+    engine: Engine,
+    request: Request,
+    n: int | None,
+    on_chunk: Callable[[Chunk], object] | None,
+    on_verify: Callable[[VerifyEvent], object] | None,
 ) -> Completion | list[Completion]:
     if n is None:
-        return engine.generate(request, on_chunk=on_chunk)
+        return engine.generate(request, on_chunk=on_chunk, on_verify=on_verify)
     return samples(engine, request, checked_count(n, "n"))

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinykit import store
 from tinykit.errors import BackendError, ModelFileError, OptionError, TinykitError
+from tinykit.generation.judging import MAX_TOKENS, Judge, Marks
 from tinykit.graph_data import is_inside
 from tinykit.marks import digest, file_marks
 from tinykit.model_config import CONFIG_FILES, ModelConfig, read_config
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _NO_CONTEXT = 2048  # tokens, for a model whose files do not say how many it can read
 _PREPARED, _GRAPH = "prepared.json", "graph.onnx"
 _PROBE_TOKENS = 12
+_CLASS_ID = 2  # of a judge model whose tokenizer names neither a class token nor one for the beginning
 # Logits of a prepared graph against the original's: int8 activations alone give 0.999 and more.
 _MIN_SIMILARITY = 0.99
 
@@ -72,11 +74,57 @@ class _Prepared:
     windows: Mapping[str, int]
     rotary_rows: int | None
     passes: tuple[str, ...]
+    can_batch: bool = False
 
 
 def has_graphs(folder: Path) -> bool:
     """Whether `folder` holds ONNX graphs in a layout that tinykit knows."""
     return folder.is_dir() and bool(onnx_choices(_names(folder)))
+
+
+def is_judge_folder(folder: Path) -> bool:
+    """Whether a folder of graphs has the layout of a judge model: a tokenizer, and no model configuration."""
+    names = {Path(name).name for choice in onnx_choices(_names(folder)) for name in choice.extra}
+    return "tokenizer.json" in names and names.isdisjoint(("config.json", "genai_config.json"))
+
+
+def open_judge(folder: Path, dtype: str, *, threads: int | None = None) -> Judge:
+    """Open the graph of a judge model in the precision asked for, on the CPU whatever the device.
+
+    Raises:
+        OptionError: this precision is not there; the message lists those that are.
+        ModelFileError: the files cannot be used, or are no judge model.
+    """
+    from tinykit.backends.onnx_encoder import EncoderBackend
+
+    choice = choose_files(_names(folder), dtype)
+    files = {Path(name).name: folder / name for name in choice.extra}
+    tokenizer = _tokenizer(folder, files)
+    context_length = read_config(files).context_length or MAX_TOKENS
+    backend = EncoderBackend(
+        folder / choice.graph, dtype=choice.dtype, context_length=context_length, threads=threads
+    )
+    return Judge(backend, tokenizer.encode_document, _marks(folder, tokenizer))
+
+
+def _marks(folder: Path, tokenizer: Tokenizer) -> Marks:
+    """A judge's special tokens, by the names that its tokenizer's configuration gives them."""
+    mask, separator = (tokenizer.named_token(name) for name in ("mask_token", "sep_token"))
+    if mask is None or separator is None:
+        raise ModelFileError(
+            f"The tokenizer of {folder} names no mask_token or no sep_token, which a judge model needs.",
+            hint="Fetch the model again; tokenizer_config.json belongs to it.",
+            path=folder / "tokenizer_config.json",
+        )
+    begin = tokenizer.named_token("cls_token") or tokenizer.named_token("bos_token")
+    padding = tokenizer.named_token("pad_token")
+    return Marks(
+        mask_id=mask[1],
+        class_id=begin[1] if begin else _CLASS_ID,
+        separator_id=separator[1],
+        pad_id=padding[1] if padding else 0,
+        mask_text=mask[0],
+    )
 
 
 def open_folder(
@@ -149,14 +197,18 @@ def _open(
 ) -> OpenedFolder:
     files = {Path(name).name: folder / name for name in choice.extra}
     config = read_config(files)
-    if "tokenizer.json" not in files:
-        raise missing_tokenizer(folder)
-    tokenizer = Tokenizer.from_folder(files["tokenizer.json"].parent)
+    tokenizer = _tokenizer(folder, files)
     prepared = _prepare(folder, choice, config, key, progress)
     backend = _load(prepared, choice, config, threads)
     _check_steps(backend, choice)
     eos_ids = tuple(dict.fromkeys((*config.eos_ids, *tokenizer.end_ids())))
     return OpenedFolder(backend, tokenizer, config, eos_ids, skipped, prepared.passes)
+
+
+def _tokenizer(folder: Path, files: Mapping[str, Path]) -> Tokenizer:
+    if "tokenizer.json" not in files:
+        raise missing_tokenizer(folder)
+    return Tokenizer.from_folder(files["tokenizer.json"].parent)
 
 
 def _hints(config: ModelConfig, windows: Mapping[str, int]) -> StateHints:
@@ -175,6 +227,7 @@ def _load(prepared: _Prepared, choice: FileChoice, config: ModelConfig, threads:
         context_length=min(lengths, default=_NO_CONTEXT),
         threads=threads,
         shared_kv=prepared.shared_kv,
+        can_batch=prepared.can_batch,
         hints=_hints(config, prepared.windows),
         data=prepared.data,
     )
@@ -213,14 +266,19 @@ def _prepare(
                         stage.total = 1
                         stage.advance(1)
     facts = json.loads((entry.path / _PREPARED).read_text(encoding="utf-8"))
-    facts["passes"] = tuple(facts["passes"])
-    if not facts["passes"]:
-        return _Prepared(**{**facts, "graph": source, "data": {}})
+    return _prepared(source, entry.path, facts)
+
+
+def _prepared(source: Path, folder: Path, facts: Mapping[str, Any]) -> _Prepared:
+    """The graph to load: the one written to `folder`, or the source if no pass changed it."""
+    passes = tuple(facts["passes"])
+    if not passes:
+        return _Prepared(**{**facts, "graph": source, "data": {}, "passes": ()})
     places = {name: source.parent / name for name in facts["data"]}
-    own = entry.path / f"{_GRAPH}_data"
+    own = folder / f"{_GRAPH}_data"
     if own.is_file():
         places[own.name] = own
-    return _Prepared(**{**facts, "graph": entry.path / _GRAPH, "data": places})
+    return _Prepared(**{**facts, "graph": folder / _GRAPH, "data": places, "passes": passes})
 
 
 def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, target: Path) -> bool:
@@ -232,16 +290,14 @@ def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, targe
     _check_data(source, facts["data"])
     facts["passes"] = apply_passes(model)
     if facts["passes"]:
-        own = write_graph(model, target / _GRAPH)
-        places = {name: source.parent / name for name in facts["data"]}
-        if own is not None:
-            places[own.name] = own
-        changed = _Prepared(**{**facts, "graph": target / _GRAPH, "data": places})
+        write_graph(model, target / _GRAPH)
+        changed = _prepared(source, target, facts)
         original = _Prepared(**{**facts, "graph": source, "data": {}, "shared_kv": False, "passes": ()})
         if not _same_answers(original, changed, choice, config):
             facts["passes"] = ()
             for file in target.iterdir():
                 file.unlink()
+    facts["can_batch"] = _can_batch(_prepared(source, target, facts), choice, config)
     (target / _PREPARED).write_text(json.dumps(facts, indent=1), encoding="utf-8")
     return bool(facts["passes"])
 
@@ -265,8 +321,44 @@ def _same_answers(original: _Prepared, changed: _Prepared, choice: FileChoice, c
         before, after = (_probe(prepared, choice, config) for prepared in (original, changed))
     except TinykitError:
         return False
-    norms = float((before @ before) * (after @ after)) ** 0.5
-    return bool(norms > 0 and float(before @ after) / norms >= _MIN_SIMILARITY)
+    return _are_similar(before, after)
+
+
+def _can_batch(prepared: _Prepared, choice: FileChoice, config: ModelConfig) -> bool:
+    """Whether sequences of different lengths answer together as they do alone.
+
+    Some graphs take several rows and then look at the wrong tokens, so this is tried and not read.
+    """
+    import numpy as np
+
+    try:
+        backend = _load(replace(prepared, can_batch=True), choice, config, None)
+    except TinykitError:
+        return False  # the error will be met again where it can be told
+    try:
+        if not backend.info.can_batch:
+            return False
+        batch, states = backend.new_batch(), []
+        for length in (_PROBE_TOKENS, 1, _PROBE_TOKENS // 2):
+            states.append(backend.new_state())
+            backend.forward(_probe_ids(backend)[-length:], states[-1])
+            batch.add(states[-1])
+        for token_id in _probe_ids(backend)[:2]:
+            together = batch.forward([token_id] * len(states)).astype(np.float64)
+            for row, state in zip(together, states, strict=True):
+                alone = backend.forward([token_id], state)[0].astype(np.float64)
+                if not _are_similar(row - row.mean(), alone - alone.mean()):
+                    return False
+        return True
+    except TinykitError:
+        return False
+    finally:
+        backend.close()
+
+
+def _are_similar(a: Any, b: Any) -> bool:
+    norms = float((a @ a) * (b @ b)) ** 0.5
+    return bool(norms > 0 and float(a @ b) / norms >= _MIN_SIMILARITY)
 
 
 def _probe(prepared: _Prepared, choice: FileChoice, config: ModelConfig) -> Any:
@@ -275,9 +367,13 @@ def _probe(prepared: _Prepared, choice: FileChoice, config: ModelConfig) -> Any:
 
     backend = _load(prepared, choice, config, None)
     try:
-        vocab_size = backend.info.vocab_size
-        token_ids = [(n * vocab_size) // _PROBE_TOKENS for n in range(_PROBE_TOKENS)]
-        logits = backend.forward(token_ids, backend.new_state())[0].astype(np.float64)
+        logits = backend.forward(_probe_ids(backend), backend.new_state())[0].astype(np.float64)
         return logits - logits.mean()
     finally:
         backend.close()
+
+
+def _probe_ids(backend: OnnxBackend) -> list[int]:
+    """Tokens from all over the vocabulary."""
+    vocab_size = backend.info.vocab_size
+    return [(n * vocab_size) // _PROBE_TOKENS for n in range(_PROBE_TOKENS)]

@@ -1,4 +1,4 @@
-"""From a model's name to an engine: find or fetch the file, import it once, open it."""
+"""From a model's name to an engine or a judge: find or fetch the file, import it once, open it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinykit import settings, sources, store
 from tinykit.devices import choose_device
 from tinykit.errors import BackendError, ChecksumError, ModelFileError, OptionError, SourceError
-from tinykit.folders import OpenedFolder, Skipped, has_graphs, open_folder
+from tinykit.folders import OpenedFolder, Skipped, has_graphs, is_judge_folder, open_folder, open_judge
 from tinykit.generation.engine import Engine
 from tinykit.gguf_names import is_number_format, number_format
+from tinykit.loaded import Loaded
 from tinykit.marks import digest, file_marks
 from tinykit.model_spec import DTYPES, WEIGHTS, graphs_only
 from tinykit.progress import Progress
@@ -31,20 +32,6 @@ DEFAULT_MODEL = "smollm2-135m-titles"
 _IMPORT_DTYPES = ("auto", "fp32", "q8", "q4")  # what weights without a graph can be imported to
 _AUTO = "auto"  # in the marker of an import: the precision that `auto` means for its weights
 _ALIASES = {"int8": "q8"}  # of an import; graphs may come as either
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A model that is ready to generate, and the seconds it took, with download and import the first time.
-
-    `skipped` tells which precisions `auto` tried in vain, and why.
-    """
-
-    spec: ModelSpec
-    engine: Engine
-    folder: Path
-    load_s: float
-    skipped: tuple[Skipped, ...] = ()
 
 
 def checked_dtype(name: str | None, spec: ModelSpec) -> str:
@@ -158,6 +145,12 @@ def graph_folder(spec: ModelSpec) -> Path | None:
     return next((place for place in places if spec.adapter is None and has_graphs(place)), None)
 
 
+def judge_folder(spec: ModelSpec) -> Path | None:
+    """The folder of a judge model; None for models that generate."""
+    folder = graph_folder(spec)
+    return folder if folder and (spec.task == "judge" or is_judge_folder(folder)) else None
+
+
 def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | None = None) -> Path:
     """The folder of the imported model, made now if it is not there.
 
@@ -166,6 +159,9 @@ def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | 
         ModelFileError: it cannot be read or imported.
     """
     local = on_this_machine(spec, dtype, progress=progress, offline=offline)
+    if folder := judge_folder(local):
+        open_judge(folder, dtype).close()
+        return folder
     if graphs := graph_folder(local):
         _open_graphs(spec, graphs, dtype, progress=progress, offline=offline).backend.close()
         return graphs
@@ -232,6 +228,10 @@ def load(
     threads = settings.get("threads", threads)
     started = time.perf_counter()
     local = on_this_machine(spec, chosen_dtype, progress=progress, offline=offline)
+    if folder := judge_folder(local):
+        judge, spec = open_judge(folder, chosen_dtype, threads=threads), replace(spec, task="judge")
+        progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
+        return Loaded(spec, judge, folder, time.perf_counter() - started)
     if graphs := graph_folder(local):
         opened = _open_graphs(spec, graphs, chosen_dtype, threads=threads, progress=progress, offline=offline)
         engine = _engine(

@@ -45,7 +45,8 @@ __all__ = [
 
 MODELS: dict[str, ModelSpec] = {spec.key: spec for spec in CATALOG}
 
-_MODEL_CONFIGS = ("config.json", "genai_config.json")
+# What tells a model folder: a configuration, or what there is of a judge model, which comes without one.
+_MODEL_FILES = (("config.json",), ("genai_config.json",), ("tokenizer.json", "model.onnx"))
 _WEIGHT_SUFFIXES = (".onnx", ".safetensors", ".onnx_data", ".bin")
 _MAX_SHOWN = 6  # names of files in an error message
 
@@ -215,7 +216,7 @@ def _by_key(name: str) -> ModelSpec | None:
 
 
 def _is_model_folder(path: Path) -> bool:
-    return any(_is_file(path / config) for config in _MODEL_CONFIGS)
+    return any(all(_is_file(path / name) for name in names) for names in _MODEL_FILES)
 
 
 def _spec_for_path(path: Path) -> ModelSpec:

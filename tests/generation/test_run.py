@@ -43,6 +43,8 @@ def test_drafted_equals_plain(period, length, minimum, more, per_step, budget):
     usage = drafted.usage
     assert usage.drafted_tokens >= usage.accepted_tokens >= 0
     assert usage.decode_steps + usage.accepted_tokens >= len(drafted.token_ids) - 1
+    assert sum(piece.drafted_tokens for piece in pieces) == usage.drafted_tokens
+    assert sum(piece.accepted_tokens for piece in pieces) == usage.accepted_tokens
     # what is kept for the next turn is what was said
     kept, state = engine.cache.last
     assert list(kept) == state.token_ids == [*prompt, *drafted.token_ids][: state.length]
@@ -55,6 +57,23 @@ def test_drafting_takes_fewer_steps():
     assert drafted.usage.decode_steps < plain.usage.decode_steps / 3
     assert drafted.usage.acceptance_rate > 0.5
     assert plain.usage.acceptance_rate is None
+
+
+def test_listeners_hear_what_became_of_each_draft():
+    events = []
+    engine = copying_engine(4, 60)
+    completion = engine.generate(
+        Request((10, 11, 12), GenerationOptions(draft=(1, 5), logprobs=0)), on_verify=events.append
+    )
+    tokens = [token for event in events for token in event.tokens]
+    assert [(token.index, token.token_id) for token in tokens] == list(enumerate(completion.token_ids))
+    assert sum(event.drafted for event in events) == completion.usage.drafted_tokens
+    assert sum(event.accepted for event in events) == completion.usage.accepted_tokens > 0
+    assert {event.kind for event in events} == {"accept", "reject"}
+    assert events[0].ttft_s == completion.timings.ttft_s
+    assert all(event.is_valid and event.ttft_s is None for event in events[1:])
+    [rejected] = [event for event in events if event.kind == "reject"]
+    assert rejected.correction_token_id == EOS
 
 
 def test_sampled_draft_draws_what_plain_draws():

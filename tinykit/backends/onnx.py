@@ -21,8 +21,11 @@ from tinykit.errors import BackendError, ModelFileError
 # written by tinykit.convert.decoder: the graph's attention accepts one buffer as past and present
 _SHARED_KV = "tinykit.shared_kv"
 _MOST_KEPT_LOGITS = 32  # rows
+# One token goes through matrix times vector, more through matrix times matrix, where each row's sums are the
+# same for any number of rows. Measured for fp32 and q8; tests/backends/test_onnx.py checks it.
+_EXACT_TOKENS = 2
 # Prompt tokens in one forward: 128 take some 60 ms on two cores with the 135M weights of the default model.
-_CHUNK_TOKENS, _CHUNK_STEP, _CHUNK_WEIGHTS = 128, 16, 150e6
+_CHUNK_TOKENS, _CHUNK_STEP, _CHUNK_WEIGHTS = 128, 16, 180e6
 
 
 class OnnxBackend:
@@ -85,8 +88,10 @@ class OnnxBackend:
             context_length=context_length,
             threads=threads,
             chunk_tokens=_chunk_tokens(path, dtype),
-            can_batch=(is_ours if can_batch is None else can_batch) and self._has_batches(),
+            can_batch=(is_ours and self._shared_kv if can_batch is None else can_batch)
+            and self._has_batches(),
             is_shape_invariant=False,
+            exact_tokens=_EXACT_TOKENS if is_ours else None,
             bytes_per_token=sum(port.bytes_per_token for port in self._ports),
         )
 
@@ -129,8 +134,7 @@ class OnnxBackend:
 
     def _has_batches(self) -> bool:
         is_free = not any(isinstance(p.shape[0], int) for p in self._graph.inputs if p.name in self._pasts())
-        knows_where = self._shared_kv or self._inputs.has_positions
-        return bool(self._ports) and is_free and knows_where and self._inputs.can_batch
+        return bool(self._ports) and is_free and self._inputs.can_batch
 
     def _pasts(self) -> set[str]:
         return {port.past for port in self._ports}

@@ -41,11 +41,6 @@ class Inputs:
         is_free = not any(isinstance(port.shape[0], int) for port in self._batched())
         return is_free and "attention_mask" in self._ports and "cache_position" not in self._ports
 
-    @property
-    def has_positions(self) -> bool:
-        """Whether the graph is told the position of each token."""
-        return "position_ids" in self._ports
-
     def following(self, token_ids: Sequence[int], start: int, rows: int) -> dict[str, Array]:
         """Inputs for tokens that follow `start` others, to get the logits after the last `rows`."""
         count, total = len(token_ids), start + len(token_ids)

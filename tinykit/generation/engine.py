@@ -12,6 +12,7 @@ from tinykit.backends.base import Backend, Logits, State
 from tinykit.errors import ForwardInterrupted, PromptTooLongError
 from tinykit.generation.cache import PrefixCache, reusable, shared_prefix
 from tinykit.generation.grammar import Grammars, Matcher
+from tinykit.generation.lookup import VerifyEvent
 from tinykit.generation.request import Request
 from tinykit.generation.result import CancelledBy, Chunk, Completion
 from tinykit.generation.run import Run
@@ -56,8 +57,19 @@ class Engine:
         self._active: set[Run] = set()
         self._stepping: Run | None = None
 
-    def generate(self, request: Request, *, on_chunk: Callable[[Chunk], object] | None = None) -> Completion:
-        """Run `request` to its end; `on_chunk` gets each piece that has text, before the next step.
+    def generate(
+        self,
+        request: Request,
+        *,
+        on_chunk: Callable[[Chunk], object] | None = None,
+        on_verify: Callable[[VerifyEvent], object] | None = None,
+    ) -> Completion:
+        """Run `request` to its end.
+
+        Args:
+            request: What to generate.
+            on_chunk: Gets each piece that has text, before the next step; an error in it ends the run.
+            on_verify: Gets what became of each step's draft, likewise.
 
         Raises:
             PromptTooLongError: the prompt leaves no room in the model's context.
@@ -68,6 +80,8 @@ class Engine:
             for chunk in stream:
                 if chunk and on_chunk is not None:
                     on_chunk(chunk)
+                if on_verify is not None and (event := _verified(chunk, stream.result)).is_valid:
+                    on_verify(event)
         except KeyboardInterrupt as error:
             error.partial = stream.result  # type: ignore[attr-defined]
             raise
@@ -317,6 +331,21 @@ class Engine:
         if request.options.exact and not self.backend.info.is_shape_invariant:
             return "exact was asked for, and this model's logits depend on how many tokens go in at once"
         return None
+
+
+def _verified(chunk: Chunk, result: Completion) -> VerifyEvent:
+    """What became of a step's draft, from the piece that it gave."""
+    first_index = len(result.token_ids) - len(chunk.token_ids)
+    return VerifyEvent.of_step(
+        chunk.token_ids,
+        chunk.text,
+        first_index=first_index,
+        drafted=chunk.drafted_tokens,
+        accepted=chunk.accepted_tokens,
+        correction_token_id=chunk.correction_token_id,
+        logprob=sum(one.logprob for one in chunk.logprobs) if chunk.logprobs else None,
+        ttft_s=None if first_index else result.timings.ttft_s,
+    )
 
 
 class Cancelled(Exception):

@@ -24,6 +24,8 @@ from tinykit.generation.title_line import TitleLine, TitleTable
 from tinykit.optional import require
 from tinykit.tokenizer import Tokenizer
 
+__all__ = ["Constraint", "Grammars", "Mask", "Matcher", "TitleLine"]
+
 Mask = npt.NDArray[np.bool_]
 
 _KEPT = 32  # compiled grammars

@@ -22,6 +22,7 @@ class Chunk(str):
         token_ids: The tokens of this step, those whose text is held back among them.
         logprobs: One entry for each token if they were asked for, else empty.
         drafted_tokens: Tokens guessed for this step, of which `accepted_tokens` were right.
+        correction_token_id: What the model said in place of the first wrong guess.
         is_last: Whether the generation has ended with this piece.
     """
 
@@ -29,6 +30,7 @@ class Chunk(str):
     logprobs: tuple[TokenLogprob, ...]
     drafted_tokens: int
     accepted_tokens: int
+    correction_token_id: int | None
     is_last: bool
 
     def __new__(
@@ -39,13 +41,14 @@ class Chunk(str):
         logprobs: Sequence[TokenLogprob] = (),
         drafted_tokens: int = 0,
         accepted_tokens: int = 0,
+        correction_token_id: int | None = None,
         is_last: bool = False,
     ) -> Self:
         """A `str` is made here, not in `__init__`."""
         self = super().__new__(cls, text)
         self.token_ids, self.logprobs = tuple(token_ids), tuple(logprobs)
         self.drafted_tokens, self.accepted_tokens = drafted_tokens, accepted_tokens
-        self.is_last = is_last
+        self.correction_token_id, self.is_last = correction_token_id, is_last
         return self
 
     @property

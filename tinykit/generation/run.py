@@ -111,10 +111,7 @@ class Run:
         """
         chunks: list[Chunk] = []
         fed, guessed = self.pending, self.rows - 1
-        if fed:
-            self._steps += 1
-            self._drafted += guessed
-            self._piece.drafted = guessed
+        self._steps += bool(fed)
         at = len(fed) - guessed - 1  # the last token fed that is known to be right
         row, said = 0, []  # type: int | None, list[int]
         if self._budget <= 0:
@@ -123,17 +120,20 @@ class Run:
             token_id = self._next(None if row is None else logits[row])
             if token_id is None:
                 break
+            is_right = False
+            if row is not None and at + 1 < len(fed):
+                is_right = fed[at + 1] == token_id
+                # after a wrong guess those behind it are wrong too; those that the end leaves open are none
+                self._count_guess(is_right, 1 if is_right else len(fed) - at - 1, token_id)
             if token_id in self._eos_ids:
                 chunks.append(self._end("stop"))
                 break
-            self._say(token_id, chunks)
-            if row is not None and at + 1 < len(fed) and fed[at + 1] == token_id:
+            if is_right and row is not None:
                 at, row = at + 1, row + 1
-                self._accepted += 1
-                self._piece.accepted += 1
             else:
                 row = None
                 said.append(token_id)
+            self._say(token_id, chunks)
         self.standing = at + 1
         if not self.is_done:
             if self._piece.token_ids:
@@ -189,6 +189,14 @@ class Run:
             self._logprobs.append(found)
             self._piece.logprobs.append(found)
         return token_id
+
+    def _count_guess(self, is_right: bool, guesses: int, token_id: int) -> None:
+        self._drafted += guesses
+        self._piece.drafted += guesses
+        self._accepted += is_right
+        self._piece.accepted += is_right
+        if not is_right:
+            self._piece.correction = token_id
 
     def _say(self, token_id: int, chunks: list[Chunk]) -> None:
         """Append a token, and see whether it ends the text."""
@@ -247,6 +255,7 @@ class Run:
             logprobs=piece.logprobs,
             drafted_tokens=piece.drafted,
             accepted_tokens=piece.accepted,
+            correction_token_id=piece.correction,
             is_last=self.is_done,
         )
 
@@ -270,3 +279,4 @@ class _Piece:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     drafted: int = 0
     accepted: int = 0
+    correction: int | None = None

@@ -196,9 +196,9 @@ def _cut(text: bytes, stops: tuple[bytes, ...]) -> tuple[bytes, tuple[bytes, ...
     for at in range(len(text)):
         part = text[at:]
         is_over = any(part.startswith(stop) for stop in stops)
-        rests = tuple(stop[len(part) :] for stop in stops if stop.startswith(part))
+        rests = tuple(stop[len(part) :] for stop in stops if stop.startswith(part) and stop != part)
         if is_over or rests:
-            return text[:at], rests, is_over
+            return text[:at], () if is_over else rests, is_over
     return None
 
 
