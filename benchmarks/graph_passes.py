@@ -22,7 +22,8 @@ On one core of an x86-64 server CPU, shared with other work, onnxruntime 1.32:
 |    8 | all passes     |  29.8 ms |     749 ms |    0.99982 |
 
 First load 1.31 s and 2.96 s (4 and 8 bits: both graphs answer a probe), warm load 0.30 s and 0.48 s; a bare
-session without preparation, configuration, tokenizer and the two steps of the check 0.21 s and 0.09 s.
+session on the original, without configuration, tokenizer and the two steps of the check, 0.21 s and 0.09 s
+(the slow path for 8 bits does not repack the weights).
 """
 
 import argparse
