@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -128,3 +129,15 @@ class Slots:
         finally:
             slot.owner = None
             slot.lock.release()
+
+
+def slot_for_key(key: str | None, slots: int) -> int:
+    """The number of a conversation's slot, always the same for a key; -1, for none, without key or slots.
+
+    An empty key is none.
+    """
+    if not key or slots < 1:
+        return -1
+    # surrogates stand for the bytes of file names that are no UTF-8, and such a name may be a key
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:4], "big") % slots
