@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsInt, cast
 
 from tinykit.errors import OptionError
 
@@ -264,7 +264,7 @@ def _mended_number(setting: Setting, value: object) -> object:
         raise TypeError(value)
     if value != value or abs(value) == math.inf:
         return setting.default
-    number = math.trunc(value)
+    number = int(cast(SupportsInt, value))
     if setting.maximum is not None:
         number = min(number, setting.maximum())
     return number if setting.minimum is None else max(number, setting.minimum)
