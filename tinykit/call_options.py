@@ -9,7 +9,7 @@ from typing import Any, TypedDict, TypeVar, cast
 
 from tinykit.errors import OptionError
 from tinykit.generation.constraint import Constraint
-from tinykit.generation.request import DEFAULT_TOKENS_PER_STEP, Draft, GenerationOptions
+from tinykit.generation.request import Draft, GenerationOptions, checked_tokens_per_step
 from tinykit.generation.sampling import Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,7 +85,7 @@ def generation_options(given: Mapping[str, Any]) -> GenerationOptions:
     fields: dict[str, Any] = {name: given[name] for name in _OTHERS if name in given}
     fields["sampling"] = Sampling(**{name: given[name] for name in _SAMPLING if name in given})
     fields["constraint"] = _constraint(given)
-    fields["tokens_per_step"] = given.get("tokens_per_step") or DEFAULT_TOKENS_PER_STEP
+    fields["tokens_per_step"] = checked_tokens_per_step(given.get("tokens_per_step"))
     return GenerationOptions(**fields)
 
 

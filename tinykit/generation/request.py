@@ -169,6 +169,7 @@ class GenerationOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_tokens", checked_max_tokens(self.max_tokens))
         object.__setattr__(self, "stop", checked_stop(self.stop))
+        object.__setattr__(self, "tokens_per_step", checked_tokens_per_step(self.tokens_per_step))
         object.__setattr__(self, "draft", checked_draft(self.draft))
         object.__setattr__(self, "logprobs", _checked_logprobs(self.logprobs))
         object.__setattr__(self, "timeout_s", _checked_timeout_s(self.timeout_s))
