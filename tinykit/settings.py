@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, SupportsInt, cast
+from typing import Any, cast
 
 from tinykit.errors import OptionError
 
@@ -264,7 +264,7 @@ def _mended_number(setting: Setting, value: object) -> object:
         raise TypeError(value)
     if value != value or abs(value) == math.inf:
         return setting.default
-    number = int(cast(SupportsInt, value))
+    number = int(cast(Any, value))
     if setting.maximum is not None:
         number = min(number, setting.maximum())
     return number if setting.minimum is None else max(number, setting.minimum)

@@ -7,7 +7,6 @@ import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tinykit import settings
 from tinykit.errors import OptionError
 from tinykit.generation.constraint import Constraint
 from tinykit.generation.sampling import Sampling
@@ -43,18 +42,6 @@ def _number(value: object) -> float:
     if isinstance(value, numbers.Integral):
         return int(value)
     return float(value) if isinstance(value, numbers.Real) else math.nan
-
-
-def checked_tokens_per_step(value: object = None) -> int:
-    """The most tokens in one piece of a stream, 1 to 512: the argument, else the setting, else 32.
-
-    Numbers outside are brought to the nearest end, fractions are cut off, and of a text its leading digits
-    count. What is no number, or infinite, counts as 32, and does not ask the setting.
-
-    Raises:
-        OptionError: neither a number nor a text.
-    """
-    return int(settings.get("tokens_per_step", value))
 
 
 def checked_stop(stop: str | Sequence[str]) -> tuple[str, ...]:
@@ -169,7 +156,6 @@ class GenerationOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_tokens", checked_max_tokens(self.max_tokens))
         object.__setattr__(self, "stop", checked_stop(self.stop))
-        object.__setattr__(self, "tokens_per_step", checked_tokens_per_step(self.tokens_per_step))
         object.__setattr__(self, "draft", checked_draft(self.draft))
         object.__setattr__(self, "logprobs", _checked_logprobs(self.logprobs))
         object.__setattr__(self, "timeout_s", _checked_timeout_s(self.timeout_s))

@@ -47,6 +47,18 @@ def checked_slot(slot: object) -> SlotName | None:
     )
 
 
+def slot_for_key(key: str | None, slots: int) -> int:
+    """The slot of a conversation's key, always the same one; -1, for any slot, without a key or slots.
+
+    An empty key is none.
+    """
+    if not key or slots < 1:
+        return -1
+    # surrogates stand in names of files that are no UTF-8, and such a name may be a key
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:4], "big") % slots
+
+
 class Slots:
     """All slots of a model."""
 
@@ -129,15 +141,3 @@ class Slots:
         finally:
             slot.owner = None
             slot.lock.release()
-
-
-def slot_for_key(key: str | None, slots: int) -> int:
-    """The number of a conversation's slot, always the same for a key; -1, for none, without key or slots.
-
-    An empty key is none.
-    """
-    if not key or slots < 1:
-        return -1
-    # surrogates stand for the bytes of file names that are no UTF-8, and such a name may be a key
-    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:4], "big") % slots
