@@ -5,10 +5,11 @@
 A model of random weights in the shape of SmolLM2-135M is written as exports often are: MatMulNBits without
 `accuracy_level`, logits for every position. Then each pass of `tinykit.convert.optimize` is applied alone,
 and all together. Times are of the processor, on one thread, and the best of the rounds counts, so that a busy
-machine does little harm. The last line is JSON. `similarity` is the cosine between the logits of the changed graph and the original's:
-random weights amplify the rounding of activations to 8 bits, which trained ones do far less.
+machine does little harm. `similarity` is the cosine between the logits of the changed graph and the
+original's: random weights amplify the rounding of activations to 8 bits, which trained ones do far less. The
+last line is JSON.
 
-On one core of an x86-64 server CPU with AVX2 or better, shared with other work, onnxruntime 1.32:
+On one core of an x86-64 server CPU, shared with other work, onnxruntime 1.32:
 
 | bits | graph          | a step   | 128 tokens | similarity |
 |-----:|----------------|---------:|-----------:|-----------:|
@@ -22,7 +23,8 @@ On one core of an x86-64 server CPU with AVX2 or better, shared with other work,
 |    8 | all passes     |  29.8 ms |     749 ms |    0.99982 |
 
 First load 1.31 s and 2.96 s (4 and 8 bits: both graphs answer a probe), warm load 0.30 s and 0.48 s; a bare
-session without preparation, configuration, tokenizer and the two steps of the check 0.21 s and 0.09 s.
+session on the original, without configuration, tokenizer and the two steps of the check, 0.21 s and 0.09 s
+(the slow path for 8 bits does not repack the weights).
 """
 
 import argparse

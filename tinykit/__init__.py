@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from tinykit.doctor import doctor
     from tinykit.errors import TinykitError
     from tinykit.generation.questions import ChoiceQuestion, ScoreQuestion, YesNoQuestion
-    from tinykit.generation.result import Completion
+    from tinykit.generation.result import Chunk, Completion
+    from tinykit.generation.slots import slot_for_key
     from tinykit.model_spec import FileSource, HubSource, ModelSpec, WheelSource
     from tinykit.progress import ProgressEvent
     from tinykit.recipes import RECIPES, Recipe
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ChoiceQuestion",
+    "Chunk",
     "Completion",
     "FileSource",
     "HubSource",
@@ -43,12 +45,14 @@ __all__ = [
     "__version__",
     "doctor",
     "register_model",
+    "slot_for_key",
 ]
 
 _HOMES = {
     "MODELS": "tinykit.registry",
     "RECIPES": "tinykit.recipes",
     "ChoiceQuestion": "tinykit.generation.questions",
+    "Chunk": "tinykit.generation.result",
     "Completion": "tinykit.generation.result",
     "FileSource": "tinykit.model_spec",
     "HubSource": "tinykit.model_spec",
@@ -63,6 +67,7 @@ _HOMES = {
     "YesNoQuestion": "tinykit.generation.questions",
     "doctor": "tinykit.doctor",
     "register_model": "tinykit.registry",
+    "slot_for_key": "tinykit.generation.slots",
 }
 
 

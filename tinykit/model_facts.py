@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinykit import hub
 from tinykit.errors import ModelFileError, OptionError, TinykitError
+from tinykit.gguf_names import gguf_choices
 from tinykit.model_config import read_config
 from tinykit.model_files import FileChoice, onnx_choices
 from tinykit.model_spec import BackendName, FileSource, HubSource, ModelSpec
@@ -35,7 +36,7 @@ def local_facts(spec: ModelSpec) -> dict[str, Any]:
     """
     places = [source.path for source in spec.sources if isinstance(source, FileSource)]
     places += [
-        copy.folder for source in spec.sources if isinstance(source, HubSource) for copy in hub.copies(source)
+        copy.path for source in spec.sources if isinstance(source, HubSource) for copy in hub.copies(source)
     ]
     place = next((place for place in places if place.exists()), None)
     if place is None:
@@ -63,15 +64,23 @@ def remote_facts(spec: ModelSpec, dtype: str | None, backend: BackendName) -> di
     plan = hub.plan(source, dtype or spec.dtype or "auto")
     files, names = plan.listing.files, list(plan.listing.files)
     choices = onnx_choices(names)
+    is_gguf = any(name.endswith(".gguf") for name in plan.choice.names)
+    dtypes = {choice.dtype: sum(files[name].size_bytes for name in choice.names) for choice in choices}
+    if is_gguf:
+        dtypes = {
+            file.number_format or file.name: files[file.name].size_bytes for file in gguf_choices(names)
+        }
     facts = {
         "commit": plan.listing.commit,
-        "layout": _layout(choices[0]) if choices else "safetensors",
-        "dtypes": {c.dtype: sum(files[n].size_bytes for n in c.names) for c in choices},
-        "tokenizer": _tokenizer_file(names),
+        "layout": _layout(choices[0]) if choices else "gguf" if is_gguf else "safetensors",
+        "dtypes": dtypes,
+        "tokenizer": "in the file" if is_gguf else _tokenizer_file(names),
         "files": list(plan.choice.names),
         "fetch_bytes": plan.size_bytes,
         "missing_bytes": plan.download_bytes,
     }
+    if is_gguf and plan.listing.gguf_family:
+        facts["family"] = plan.listing.gguf_family
     names = [name for name in plan.choice.names if PurePosixPath(name).name in _CONFIGS]
     with (
         tempfile.TemporaryDirectory() as folder,

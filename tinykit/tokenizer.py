@@ -403,23 +403,34 @@ class Detokenizer:
     """Token ids in, text out as soon as it is whole: never half a character."""
 
     def __init__(self, raw: RawTokenizer) -> None:
-        from tokenizers.decoders import DecodeStream
-
         self._raw = raw
-        self._stream = DecodeStream(skip_special_tokens=True)
-        self._ids: list[int] = []
-        self._emitted_chars = 0
+        self._shown: list[int] = []  # the ids of the last piece, since what follows depends on them
+        self._shown_text = ""
+        self._held: list[int] = []
 
     def feed(self, token_id: int) -> str:
         """The text that `token_id` completes; empty while a character is not whole."""
-        self._ids.append(token_id)
-        text = self._stream.step(self._raw, token_id) or ""
-        self._emitted_chars += len(text)
+        self._held.append(token_id)
+        text = self._held_text()
+        if not text or text.endswith("\ufffd"):  # perhaps the first bytes of a character
+            return ""
+        self._shown, self._held = self._held, []
+        self._shown_text = self._decode(self._shown)
         return text
 
     def flush(self) -> str:
         """What is left at the end, with U+FFFD for a character that never became whole."""
-        whole = str(self._raw.decode(self._ids, skip_special_tokens=True))
-        rest = whole[self._emitted_chars :]
-        self._emitted_chars = len(whole)
-        return rest
+        text = self._held_text()
+        self._shown, self._held, self._shown_text = [], [], ""
+        return text
+
+    def _held_text(self) -> str:
+        text = self._decode(self._shown + self._held)
+        if text.startswith(self._shown_text):
+            return text[len(self._shown_text) :]
+        # A byte that belongs to no character spoils all bytes before it in some vocabularies; what was shown
+        # cannot be taken back. tokenizers' own DecodeStream fails here.
+        return self._decode(self._held)
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return str(self._raw.decode(token_ids, skip_special_tokens=True))

@@ -151,14 +151,14 @@ def _named(file: str) -> str:
 
 
 def _as_dict(result: Title, elapsed_s: float) -> dict[str, Any]:
-    completion = result.completion
+    usage = result.usage
     return {
         "title": result.text,
         "why": [step.reason.value for step in result.why],
         "recipe": result.recipe,
         "raw": result.raw,
-        "prompt_tokens": completion.usage.prompt_tokens if completion else 0,
-        "completion_tokens": completion.usage.completion_tokens if completion else 0,
+        "prompt_tokens": usage.prompt_tokens if usage else 0,
+        "completion_tokens": usage.completion_tokens if usage else 0,
         "elapsed_s": round(elapsed_s, 4),
     }
 

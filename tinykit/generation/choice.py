@@ -202,7 +202,7 @@ class _Scoring:
         own, length = (state if state.can_truncate else state.copy()), state.length
         fed = token_ids[:-1]
         if len(fed) == 1 and own is state:
-            # Single tokens are computed by other kernels. With the prompt's last token this one is computed
+            # Single tokens are computed by other kernels. With the prompt's last token, this one is computed
             # as those of longer answers are, so that all are measured alike.
             state.truncate(length - 1)
             fed = (self._prompt_ids[-1], *fed)
