@@ -17,7 +17,7 @@ from tinykit.errors import ModelFileError
 from tinykit.graph_data import data_names
 
 # Raise when what is written or found changes; graphs prepared by another version are not used.
-OPTIMIZE_VERSION: Final = 2
+OPTIMIZE_VERSION: Final = 3
 
 _ATTENTION = "GroupQueryAttention"
 _PAST_SLOTS = {3: 1, 4: 2}  # its inputs past_key and past_value, and the outputs that carry them on
