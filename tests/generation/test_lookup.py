@@ -17,7 +17,7 @@ def slow_draft(tokens, minimum, maximum):
         end = tokens[len(tokens) - size :]
         for start in range(len(tokens) - size - 1, -1, -1):
             if size <= len(tokens) and tokens[start : start + size] == end:
-                found = tokens[start + size : start + size + maximum]
+                found = tokens[start + size : start + size + (maximum if size > 1 else minimum)]
                 return found if len(found) >= minimum else []
     return []
 
@@ -28,7 +28,8 @@ def slow_draft(tokens, minimum, maximum):
         ([], []),
         ([1], []),
         ([1, 2, 3], []),
-        ([1, 2, 3, 4, 5, 1], [2, 3, 4]),
+        ([1, 2, 3, 4, 5, 1], [2]),  # one token tells little
+        ([1, 2, 3, 4, 5, 1, 2], [3, 4, 5]),
         ([1, 2, 3, 9, 2, 4, 9, 1, 2], [3, 9, 2]),  # two tokens tell more than the last one alone
         ([1, 2, 9, 1, 3, 9, 1], [3, 9, 1]),  # the latest place wins
         ([5, 5], [5]),  # the text has no more
