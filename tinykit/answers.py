@@ -235,7 +235,9 @@ class Answers:
         options: GenerationOptions,
     ) -> Task[Completion]:
         turns = prompt_messages(prompt, system)
-        return (yield Request(tuple(self._chat_engine().tokenizer.encode_chat(turns)), options))
+        prompt_ids = tuple(self._chat_engine().tokenizer.encode_chat(turns))
+        completion: Completion = yield Request(prompt_ids, options)
+        return completion
 
 
 def _answered(

@@ -8,7 +8,7 @@ from typing import TypeVar
 from tinykit.errors import OptionError, TinykitError
 from tinykit.generation.batch import Task, run_tasks
 from tinykit.generation.engine import Engine
-from tinykit.generation.result import Completion, Timings, Usage
+from tinykit.generation.result import Completion
 from tinykit.progress import Progress
 from tinykit.reasons import Reason, Step
 from tinykit.recipes import Recipe
@@ -114,7 +114,4 @@ def completion_or_failure(result: Completion | TinykitError | None) -> Completio
     """An empty completion that says what went wrong, where there is none; None stands for a cancel."""
     if isinstance(result, Completion):
         return result
-    nothing = Usage(0, 0, 0), Timings(0.0, 0.0, None, 0.0, 0.0)
-    if result is None:
-        return Completion("", (), "cancelled", *nothing, cancelled_by="cancel")
-    return Completion("", (), "error", *nothing, error=result)
+    return Completion.nothing(cancelled_by=None if result else "cancel", error=result)

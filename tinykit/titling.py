@@ -129,13 +129,14 @@ class Asking:
         is_whole = title.text is not None and first.finish_reason != "cancelled"
         forks = _forks(first, recipe.branches, self._engine.eos_ids) if is_whole else []
         found: dict[_Fork, tuple[float, Title]] = {}
-        for fork in sorted(forks, key=lambda fork: (-fork.at, fork.gap)):
-            begun = first.token_ids[: fork.at]
-            other = yield from self._ask(begun, fork.better, stops, logprobs=0)
-            if other.finish_reason == "cancelled":
-                break
-            logprobs = [token.logprob for token in (*first.logprobs[: fork.at], *other.logprobs)]
-            found[fork] = sum(logprobs), self._read(begun, other)
+        ordered = sorted(forks, key=lambda fork: (-fork.at, fork.gap))
+        asked = [self._request(first.token_ids[: fork.at], fork.better, stops, 0) for fork in ordered]
+        others: list[Completion] = (yield asked) if asked else []
+        for fork, other in zip(ordered, others, strict=True):
+            self.usages.append(other.usage)
+            if other.finish_reason != "cancelled":
+                logprobs = [token.logprob for token in (*first.logprobs[: fork.at], *other.logprobs)]
+                found[fork] = sum(logprobs), self._read(first.token_ids[: fork.at], other)
         logprob = sum(token.logprob for token in first.logprobs)
         return [(logprob, title), *(found[fork] for fork in forks if fork in found)]
 
@@ -162,6 +163,13 @@ class Asking:
         stop: Sequence[str] | None = None,
         logprobs: int | None = None,
     ) -> Task[Completion]:
+        completion: Completion = yield self._request(begun, banned, stop, logprobs)
+        self.usages.append(completion.usage)
+        return completion
+
+    def _request(
+        self, begun: TokenIds, banned: Collection[int], stop: Sequence[str] | None, logprobs: int | None
+    ) -> Request:
         options = GenerationOptions(
             max(1, self._recipe.max_tokens - len(begun)),
             self._recipe.stop if stop is None else tuple(stop),
@@ -169,9 +177,7 @@ class Asking:
             exact=self._exact,
             banned_first=frozenset(banned),
         )
-        completion = yield Request((*self._prompt_ids, *begun), options, self._prefix_tokens, self._slot)
-        self.usages.append(completion.usage)
-        return completion
+        return Request((*self._prompt_ids, *begun), options, self._prefix_tokens, self._slot)
 
     def _read(self, begun: TokenIds, completion: Completion) -> Title:
         """The title in an answer that went on from the tokens `begun`."""

@@ -106,6 +106,35 @@ def test_task_may_ask_again():
     assert run_task(engine, task(B)) == "hello"
 
 
+def test_task_may_ask_for_several_at_once():
+    def task(count):
+        completions = yield [Request((A, B), GenerationOptions(1 + n)) for n in range(count)]
+        last = yield Request((A, B), GenerationOptions(2))
+        return [str(one) for one in completions], str(last)
+
+    expected = {n: (["h", "he", "hel", "hell"][:n], "he") for n in range(5)}
+    for size in (1, 2, 16):
+        engine = saying("hello", 2)
+        assert dict(run_tasks(engine, map(task, range(5)), batch_size=size)) == expected
+        assert run_task(engine, task(3)) == expected[3]
+
+
+def test_failure_of_one_of_several_reaches_the_task():
+    def task():
+        try:
+            yield [Request((A, B)), Request((A,) * 9000), Request((A, B))]
+        except PromptTooLongError:
+            return "too long"
+
+    engine = saying("hello", 2)
+    assert run_task(engine, task()) == "too long"
+    assert dict(run_tasks(engine, [task() for _ in range(3)], batch_size=2)) == dict.fromkeys(
+        range(3), "too long"
+    )
+    assert engine.cancel() == 0
+    assert str(engine.generate(Request((A, B)))) == "hello"
+
+
 def test_cancel_ends_the_batch():
     engine = saying("hello world", 2)
     found = {}

@@ -6,8 +6,7 @@ import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tinykit.backends.base import Logits, State
 from tinykit.errors import ForwardInterrupted, TinykitError
@@ -19,9 +18,9 @@ from tinykit.generation.run import Run
 T = TypeVar("T")
 DEFAULT_BATCH_SIZE = 16
 
-# What is done with a completion may ask for another: a task yields requests, is sent their completions, and
-# returns what it was for.
-Task = Generator[Request, Completion, T]
+# What is done with a completion may ask for another. A task yields a request and is sent its completion, or
+# yields a list of requests that do not wait for each other and is sent a list; it returns what it was for.
+Task = Generator[Request | list[Request], Any, T]
 
 
 def run_tasks(
@@ -52,9 +51,14 @@ def run_task(engine: Engine, task: Task[T]) -> T:
     Raises: whatever the task or the engine raises.
     """
     try:
-        request = next(task)
+        asked = next(task)
         while True:
-            request = task.send(engine.generate(request))
+            try:
+                found = engine.generate(asked) if isinstance(asked, Request) else together(engine, asked)
+            except TinykitError as error:
+                asked = task.throw(error)
+            else:
+                asked = task.send(found)
     except StopIteration as stop:
         value: T = stop.value
         return value
@@ -62,9 +66,27 @@ def run_task(engine: Engine, task: Task[T]) -> T:
         task.close()
 
 
+def together(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
+    """The requests' completions, from shared steps where the backend can.
+
+    Raises: whatever goes wrong with one of them.
+    """
+    results = dict(run_tasks(engine, map(one_request, requests), batch_size=max(1, len(requests))))
+    return [_raised(results.get(index), request) for index, request in enumerate(requests)]
+
+
+def _raised(result: Completion | TinykitError | None, request: Request) -> Completion:
+    if isinstance(result, TinykitError):
+        raise result
+    if result is None:
+        return Completion.nothing(prompt_tokens=len(request.prompt_ids), cancelled_by="cancel")
+    return result
+
+
 def one_request(request: Request) -> Task[Completion]:
     """The task of a single completion."""
-    return (yield request)
+    completion: Completion = yield request
+    return completion
 
 
 def samples(engine: Engine, request: Request, count: int) -> list[Completion]:
@@ -183,6 +205,24 @@ def _alone(engine: Engine, task: Task[T]) -> T | TinykitError:
         return error
 
 
+class _Asked(Generic[T]):
+    """What a task has asked for, and what has been found of it."""
+
+    def __init__(self, index: int, task: Task[T], asked: Request | list[Request]) -> None:
+        self.index = index
+        self.task = task
+        self.requests = [asked] if isinstance(asked, Request) else asked
+        self.found: list[Completion | None] = [None] * len(self.requests)
+        self.error: TinykitError | None = None
+        self._is_list = not isinstance(asked, Request)
+
+    def answer(self) -> Request | list[Request]:
+        """Send the task what was found, or raise in it what went wrong; what it asks for next."""
+        if self.error is not None:
+            return self.task.throw(self.error)
+        return self.task.send(self.found if self._is_list else self.found[0])
+
+
 class _Batching(Generic[T]):
     """Tasks that share the rows of one batch."""
 
@@ -191,7 +231,7 @@ class _Batching(Generic[T]):
         self._tasks = tasks
         self._batch_size = batch_size
         self._rows = Rows(engine)
-        self._waiting: dict[Run, tuple[int, Task[T], ExitStack]] = {}
+        self._waiting: dict[Run, tuple[_Asked[T], int, ExitStack]] = {}
         self._done: list[tuple[int, T | TinykitError]] = []
 
     def results(self) -> Iterator[tuple[int, T | TinykitError]]:
@@ -213,34 +253,42 @@ class _Batching(Generic[T]):
         finally:
             for _, _, stack in self._waiting.values():
                 stack.close()
+            for asked in {id(asked): asked for asked, _, _ in self._waiting.values()}.values():
+                asked.task.close()
 
     def _take_done(self) -> list[tuple[int, T | TinykitError]]:
         done, self._done = self._done, []
         return done
 
     def _answer(self, run: Run, error: TinykitError | None) -> None:
-        """Give a completion, or what went wrong, to the task that waits for it."""
-        index, task, stack = self._waiting.pop(run)
+        """Give a completion, or what went wrong, to the task once it waits for no other."""
+        asked, place, stack = self._waiting.pop(run)
         stack.close()
-        if error is not None:
-            self._go_on(index, task, lambda: task.throw(error))
-        else:
-            self._go_on(index, task, lambda: task.send(run.result()))
+        asked.found[place] = run.result()
+        asked.error = asked.error or error
+        if None not in asked.found:
+            self._go_on(asked.index, asked.task, asked.answer)
 
-    def _go_on(self, index: int, task: Task[T], ask: Callable[[], Request]) -> None:
-        """Run a task until it waits for a row of the batch, or to its end."""
+    def _go_on(self, index: int, task: Task[T], ask: Callable[[], Request | list[Request]]) -> None:
+        """Run a task until it waits for rows of the batch, or to its end."""
         try:
             while True:
-                request = ask()
-                if (completion := self._begin(index, task, request)) is None:
+                asked = _Asked(index, task, ask())
+                for place, request in enumerate(asked.requests):
+                    try:
+                        asked.found[place] = self._begin(asked, place, request)
+                    except TinykitError as error:
+                        asked.error = asked.error or error
+                        asked.found[place] = Completion.nothing(error=error)
+                if None in asked.found:
                     return
-                ask = partial(task.send, completion)
+                ask = asked.answer
         except StopIteration as stop:
             self._done.append((index, stop.value))
         except TinykitError as error:
             self._done.append((index, error))
 
-    def _begin(self, index: int, task: Task[T], request: Request) -> Completion | None:
+    def _begin(self, asked: _Asked[T], place: int, request: Request) -> Completion | None:
         """Prefill a request and give it a row; its completion if it needs none."""
         if not can_batch(self._engine, request):
             return self._engine.generate(request)
@@ -256,5 +304,5 @@ class _Batching(Generic[T]):
                 run.cancel(run.cancelled_by or "cancel")
             if run.is_done:
                 return run.result()
-            self._waiting[run] = (index, task, stack.pop_all())
+            self._waiting[run] = (asked, place, stack.pop_all())
         return None

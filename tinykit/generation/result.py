@@ -128,6 +128,20 @@ class Completion:
     notes: tuple[str, ...] = ()
     error: TinykitError | None = None
 
+    @classmethod
+    def nothing(
+        cls,
+        *,
+        prompt_tokens: int = 0,
+        cancelled_by: CancelledBy | None = None,
+        error: TinykitError | None = None,
+    ) -> Self:
+        """The completion of what was never begun: cancelled, or failed with `error`."""
+        return cls(
+            "", (), "error" if error else "cancelled", Usage(prompt_tokens, 0, 0),
+            Timings(0.0, 0.0, None, 0.0, 0.0), cancelled_by=cancelled_by, error=error,
+        )  # fmt: skip
+
     @property
     def decode_tokens_per_s(self) -> float | None:
         """Speed after the first token; None for fewer than two tokens."""
