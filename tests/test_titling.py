@@ -237,3 +237,15 @@ def test_later_candidates_reuse_the_whole_prompt():
     assert sum(fed[:2]) == len(prompt)  # in two pieces
     assert max(fed[2:]) <= len(title.raw)
     assert title.usage.completion_tokens > title.completion.usage.completion_tokens
+
+
+def test_answer_is_over_when_a_stop_text_begins():
+    title, engine = torn_title("Flaky login test")
+    assert title.completion.token_ids == tuple(engine.tokenizer.encode("Flaky login test<"))
+    assert title.text == "Flaky login test"
+
+
+def test_stop_texts_stay_whole_where_the_message_has_their_beginning():
+    message = "why is <b>Login</b> not bold in the header of our login page, the closing tag is there"
+    title, _ = torn_title("Login</b> not bold in header", message=message)
+    assert title.raw == "Login</b> not bold in header"

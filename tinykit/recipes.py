@@ -220,7 +220,7 @@ RECIPES: dict[str, Recipe] = {
         preparation=Preparation(style="focus", max_chars=700),
         min_words=5,
         candidates=4,
-        branches=3,
+        branches=2,
         languages="english",
         fallback="first-words",
     ),

@@ -21,7 +21,7 @@ from tinykit.scripts import count_words
 from tinykit.tokenizer import Message, Tokenizer
 from tinykit.wordlists import SMALL_WORDS
 
-_UNSURE = 1.0  # branches leave the first answer where another token is nearly as likely: by this log-ratio
+_UNSURE = 0.5  # branches leave the first answer where another token is nearly as likely: by this log-ratio
 _CHOICES = 3  # tokens that are looked at in one place
 _LETTER_WORTH = 0.3  # in units of log-probability
 _MOST_WORDS = 7  # of an alternative, unless the first answer is longer
@@ -111,6 +111,9 @@ class Asking:
         self._exact = exact
         self._prompt_ids = _fitting_prompt(engine, message, recipe)
         self._slot = f"title {next(_numbers)}"
+        self._stops = (
+            recipe.stop if recipe.branches == 0 else _shortest(engine.tokenizer, recipe.stop, message)
+        )
 
     def close(self) -> None:
         """Forget the prompt's state."""
@@ -120,17 +123,16 @@ class Asking:
         """The greedy answer, then those that leave it where the model was least sure, with their likelihoods.
 
         The likeliest turn comes first, but they are asked for from the last place on, so that the state only
-        rolls back. An alternative is over once a stop text begins. A reply that is no title has none.
+        rolls back. A reply that is no title has none.
         """
-        tokenizer, recipe = self._engine.tokenizer, self._recipe
+        recipe = self._recipe
         first = yield from self._ask((), logprobs=_CHOICES if recipe.branches else None)
         title = self._read((), first)
-        stops = [tokenizer.decode(tokenizer.encode(stop)[:1]) for stop in recipe.stop]
         is_whole = title.text is not None and first.finish_reason != "cancelled"
         forks = _forks(first, recipe.branches, self._engine.eos_ids) if is_whole else []
         found: dict[_Fork, tuple[float, Title]] = {}
         ordered = sorted(forks, key=lambda fork: (-fork.at, fork.gap))
-        asked = [self._request(first.token_ids[: fork.at], fork.better, stops, 0) for fork in ordered]
+        asked = [self._request(first.token_ids[: fork.at], fork.better, 0) for fork in ordered]
         others: list[Completion] = (yield asked) if asked else []
         for fork, other in zip(ordered, others, strict=True):
             self.usages.append(other.usage)
@@ -146,7 +148,7 @@ class Asking:
         answer = first.completion.token_ids
         banned: dict[TokenIds, set[int]] = {}  # by the beginning that is kept: what may not follow
         for _ in range(self._recipe.candidates - 1):
-            begun = answer[: _fault(self._engine.tokenizer, answer, self._message, self._recipe)]
+            begun = answer[: self._fault(answer)]
             if begun != answer:
                 banned.setdefault(begun, set()).add(answer[len(begun)])
             barred = banned.get(begun, set())
@@ -156,23 +158,37 @@ class Asking:
             if is_settled_by(self._read(begun, completion)):
                 return
 
+    def _fault(self, answer: TokenIds) -> int:
+        """How many tokens of an answer to keep: those before its first invented word or its early end."""
+        tokenizer, message, recipe = self._engine.tokenizer, self._message, self._recipe
+        text = tokenizer.decode(answer)
+        starts = [at for word in checks.invented(text, message) if (at := text.find(word)) > 0]
+        ends = [at for stop in self._stops if (at := text.find(stop)) > 0]
+        said = text[: min(ends, default=0)].strip()
+        if (
+            not starts
+            and said not in ("", recipe.no_task_answer)
+            and count_words(said) < _min_words(message, recipe)
+        ):
+            starts = ends  # it was closed too early: let it go on
+        if not starts:
+            return 0
+        kept = 0
+        while kept < len(answer) and len(tokenizer.decode(answer[: kept + 1])) <= min(starts):
+            kept += 1
+        return kept
+
     def _ask(
-        self,
-        begun: TokenIds,
-        banned: Collection[int] = (),
-        stop: Sequence[str] | None = None,
-        logprobs: int | None = None,
+        self, begun: TokenIds, banned: Collection[int] = (), logprobs: int | None = None
     ) -> Task[Completion]:
-        completion: Completion = yield self._request(begun, banned, stop, logprobs)
+        completion: Completion = yield self._request(begun, banned, logprobs)
         self.usages.append(completion.usage)
         return completion
 
-    def _request(
-        self, begun: TokenIds, banned: Collection[int], stop: Sequence[str] | None, logprobs: int | None
-    ) -> Request:
+    def _request(self, begun: TokenIds, banned: Collection[int], logprobs: int | None) -> Request:
         options = GenerationOptions(
             max(1, self._recipe.max_tokens - len(begun)),
-            self._recipe.stop if stop is None else tuple(stop),
+            self._stops,
             logprobs=logprobs,
             exact=self._exact,
             banned_first=frozenset(banned),
@@ -185,6 +201,15 @@ class Asking:
         finish_reason = completion.finish_reason
         found = extract(raw, source=self._message, recipe=self._recipe, finish_reason=finish_reason)
         return Title(found.text, raw, found.why, self._recipe.name, completion)
+
+
+def _shortest(tokenizer: Tokenizer, stops: tuple[str, ...], message: str) -> tuple[str, ...]:
+    """The first tokens of stop texts as texts, each of whose tokens takes a step of its own.
+
+    Where the message has one of them a title may have it too, and the stop texts stay whole.
+    """
+    begun = tuple(tokenizer.decode(tokenizer.encode(stop)[:1]) for stop in stops)
+    return stops if any(not stop.strip() or stop in message for stop in begun) else begun
 
 
 class _Choice:
@@ -323,26 +348,6 @@ def _problems(candidate: Title, message: str, recipe: Recipe) -> tuple[Reason, .
     reason = candidate.why[-1].reason
     is_believed = reason is Reason.NO_TITLE and len(message) <= _SHORT_CHARS
     return () if is_believed else (reason,)
-
-
-def _fault(tokenizer: Tokenizer, answer: tuple[int, ...], message: str, recipe: Recipe) -> int:
-    """How many tokens of an answer to keep: those before its first invented word or its early end."""
-    text = tokenizer.decode(answer)
-    starts = [at for word in checks.invented(text, message) if (at := text.find(word)) > 0]
-    ends = [at for stop in recipe.stop if (at := text.find(stop)) > 0]
-    said = text[: min(ends, default=0)].strip()
-    if (
-        not starts
-        and said not in ("", recipe.no_task_answer)
-        and count_words(said) < _min_words(message, recipe)
-    ):
-        starts = ends  # it was closed too early: let it go on
-    if not starts:
-        return 0
-    kept = 0
-    while kept < len(answer) and len(tokenizer.decode(answer[: kept + 1])) <= min(starts):
-        kept += 1
-    return kept
 
 
 def _min_words(message: str, recipe: Recipe) -> int:
