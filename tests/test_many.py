@@ -1,5 +1,8 @@
 """Titles and completions by the dozen, through a session on a tiny random model."""
 
+import itertools
+
+import numpy as np
 import pytest
 
 from tests import tiny_models as tiny
@@ -109,3 +112,49 @@ def test_progress_counts_what_is_done(session, monkeypatch):
     assert [event.status for event in events][:1] == ["initiate"]
     assert events[-1].status == "done"
     assert events[-1].message.startswith("titles")
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8])
+def test_numbers_may_be_those_of_numpy(session, kind):
+    plain = session.complete_many(["Name a color"], max_tokens=3, batch_size=4)
+    assert session.complete_many(np.array(["Name a color"]), max_tokens=kind(3), batch_size=kind(4)) == plain
+    assert len(session.complete("Name a color", n=kind(2), max_tokens=3, slot=kind(5))) == 2
+    assert session.free_slot(5)
+
+
+def test_tables_are_no_lists(session):
+    table = np.array([["Name a color", "Name a fruit"]])
+    for call in (session.complete_many, session.titles):
+        with pytest.raises(OptionError, match="must be a list, not a table") as caught:
+            call(table)
+        assert caught.value.hint == "Give one column of it."
+
+
+@pytest.mark.parametrize(
+    "odd", [None, 3, b"bytes", [None], [3], [[]], [["user"]], {"role": "user"}], ids=repr
+)
+def test_odd_items_fail_alone(session, odd):
+    good, bad = session.complete_many(["Name a color", odd], max_tokens=2)
+    assert (good.error, type(bad.error), bad.finish_reason) == (None, OptionError, "error")
+    title, failed = session.title_results(["plan a trip to Lisbon in May", odd])
+    assert title.text and isinstance(failed.error, OptionError)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"system": 3}, {"system": b"short"}, {"reuse": "no"}, {"on_chunk": "print"}, {"on_verify": 1},
+     {"n": 2, "on_chunk": print}, {"n": 2, "on_verify": print}, {"temperature": 10**400},
+     {"logit_bias": {10**30: 1}}],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_done_is_an_error_of_the_option(session, options):
+    with pytest.raises(OptionError) as caught:
+        session.complete("Name a color", **options)
+    assert caught.value.name in {*options, "token id"}
+
+
+def test_deadline_is_that_of_the_whole_call(session, monkeypatch):
+    clock = itertools.count()
+    monkeypatch.setattr("tinykit.answers.time.perf_counter", lambda: 100.0 * next(clock))
+    found = session.complete_many(["Name a color"] * 4, max_tokens=2, timeout_s=250, batch_size=1)
+    assert found[-1].cancelled_by == "timeout" and found[-1].text == ""

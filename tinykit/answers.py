@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, overload
 
 from tinykit.call_options import CallOptions, generation_options, takes_call_options
+from tinykit.errors import OptionError
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task, samples
 from tinykit.generation.engine import Engine
 from tinykit.generation.judging import Judge
 from tinykit.generation.lookup import VerifyEvent
-from tinykit.generation.request import GenerationOptions, Request
+from tinykit.generation.request import GenerationOptions, Request, checked_switch
 from tinykit.generation.result import Chunk, Completion
 from tinykit.generation.saving import restore_state, save_state
 from tinykit.generation.slots import checked_slot
@@ -88,6 +91,7 @@ class Answers:
             PromptTooLongError: the chat leaves no room in the model's context.
             KeyboardInterrupt: Ctrl-C; its `partial` is the completion so far.
         """
+        n = _checked_listeners(n, on_chunk=on_chunk, on_verify=on_verify)
         engine, request = self._request(prompt_messages(messages), slot, reuse, options)
         return _answered(engine, request, n, on_chunk, on_verify)
 
@@ -134,6 +138,7 @@ class Answers:
 
         Raises: as `chat`, and OptionError for an empty prompt.
         """
+        n = _checked_listeners(n, on_chunk=on_chunk, on_verify=on_verify)
         engine, request = self._request(prompt_messages(prompt, system), slot, reuse, options)
         return _answered(engine, request, n, on_chunk, on_verify)
 
@@ -168,12 +173,15 @@ class Answers:
     ) -> list[Completion]:
         """Answers to many messages or chats, in their order; what failed has its `error`, and loses no other.
 
+        `timeout_s` counts for all of them together: those that are not done by then are cancelled.
+
         Raises:
             OptionError: an option that cannot be used.
             KeyboardInterrupt: Ctrl-C; its `partial` lists the completions so far, None for the others.
         """
+        started = time.perf_counter()
         checked, size = generation_options(options), checked_count(batch_size, "batch_size")
-        tasks = [self._completion_task(one, system, checked) for one in as_list(prompts, "prompts")]
+        tasks = [self._completion_task(one, system, checked, started) for one in as_list(prompts, "prompts")]
         engine = self._chat_engine() if tasks else None
         found = run_in_order(engine, tasks, batch_size=size, progress=self._progress, unit="completions")
         return [completion_or_failure(one) for one in found]
@@ -225,16 +233,22 @@ class Answers:
         options: Mapping[str, Any],
     ) -> tuple[Engine, Request]:
         checked, name = generation_options(options), checked_slot(slot)
+        can_reuse = checked_switch(reuse, "reuse")
         engine = self._chat_engine()
-        return engine, Request(tuple(engine.tokenizer.encode_chat(turns)), checked, slot=name, reuse=reuse)
+        prompt_ids = tuple(engine.tokenizer.encode_chat(turns))
+        return engine, Request(prompt_ids, checked, slot=name, reuse=can_reuse)
 
     def _completion_task(
         self,
         prompt: str | Sequence[Message | Mapping[str, str]],
         system: str | None,
         options: GenerationOptions,
+        started: float,
     ) -> Task[Completion]:
         turns = prompt_messages(prompt, system)
+        if options.timeout_s is not None:  # of the whole call; what is left of it for this one
+            left = options.timeout_s - (time.perf_counter() - started)
+            options = replace(options, timeout_s=max(0.0, left))
         prompt_ids = tuple(self._chat_engine().tokenizer.encode_chat(turns))
         completion: Completion = yield Request(prompt_ids, options)
         return completion
@@ -249,4 +263,19 @@ def _answered(
 ) -> Completion | list[Completion]:
     if n is None:
         return engine.generate(request, on_chunk=on_chunk, on_verify=on_verify)
-    return samples(engine, request, checked_count(n, "n"))
+    return samples(engine, request, n)
+
+
+def _checked_listeners(n: int | None, **listeners: Callable[..., object] | None) -> int | None:
+    """`n` as a number, once it is sure that all who want to listen can be told."""
+    for name, listener in listeners.items():
+        if listener is not None and not callable(listener):
+            raise OptionError(f"{name} must be a function, not {listener!r}.", name=name, value=listener)
+        if listener is not None and n is not None:
+            raise OptionError(
+                f"{name} hears of one answer, and n asks for several.",
+                hint=f"Leave {name} out, or ask for one answer at a time.",
+                name=name,
+                value=listener,
+            )
+    return None if n is None else checked_count(n, "n")

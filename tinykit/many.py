@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from tinykit.errors import OptionError, TinykitError
 from tinykit.generation.batch import Task, run_tasks
@@ -67,6 +68,13 @@ def as_list(items: Iterable[T], name: str) -> list[T]:
             name=name,
             value=items,
         )
+    if getattr(items, "ndim", 1) != 1:  # iterating over a table gives the names of its columns
+        raise OptionError(
+            f"{name} must be a list, not a table ({type(items).__name__}).",
+            hint="Give one column of it.",
+            name=name,
+            value=items,
+        )
     return list(items)
 
 
@@ -76,8 +84,9 @@ def checked_count(value: object, name: str) -> int:
     Raises:
         OptionError: anything else.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_BATCH_SIZE:
-        return value
+    is_number = not isinstance(value, bool) and isinstance(value, numbers.Integral)
+    if is_number and 1 <= int(cast(Any, value)) <= _MAX_BATCH_SIZE:
+        return int(cast(Any, value))
     raise OptionError(
         f"{name} must be a whole number from 1 to {_MAX_BATCH_SIZE:,}, not {value!r}.", name=name, value=value
     )
@@ -89,8 +98,10 @@ def prompt_messages(
     """A chat out of one message or of many; `system` comes first, unless it is blank.
 
     Raises:
-        OptionError: an empty prompt, or no messages.
+        OptionError: an empty prompt, no messages, or a `system` that is no text.
     """
+    if not isinstance(system, str | None):
+        raise OptionError(f"system must be text, not {system!r}.", name="system", value=system)
     first = [Message("system", system.strip())] if system and system.strip() else []
     if isinstance(prompt, str) and prompt.strip():
         return [*first, Message("user", prompt)]

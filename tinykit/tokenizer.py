@@ -57,7 +57,8 @@ def _as_message(message: Message | Mapping[str, str]) -> Message:
         fields = set(message)
         role, content = message.get("role"), message.get("content")
     else:
-        fields, (role, content) = {"role", "content"}, message
+        is_pair = isinstance(message, list | tuple) and len(message) == 2
+        fields, (role, content) = {"role", "content"}, message if is_pair else (None, None)
     if role not in _ROLES or not isinstance(content, str) or fields != {"role", "content"}:
         raise OptionError(
             f"A message needs a role ({', '.join(_ROLES)}) and text content, not {_shortened(message)}.",

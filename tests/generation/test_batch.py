@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.generation.test_engine import EOS, A, B, Recurrent, tiny_engine, tokenizer
+from tests.generation.test_engine import EOS, A, B, Recurrent, scripted_engine, tiny_engine, tokenizer
 from tests.generation.test_run import copying_engine
 from tests.generation.test_streaming import ids, saying
 from tinykit.backends.scripted import ScriptedBackend
 from tinykit.errors import BackendError, OptionError, PromptTooLongError
-from tinykit.generation.batch import one_request, run_task, run_tasks, samples
+from tinykit.generation.batch import DEFAULT_BATCH_SIZE, one_request, run_task, run_tasks, samples
 from tinykit.generation.constraint import Constraint
 from tinykit.generation.engine import Engine
 from tinykit.generation.request import GenerationOptions, Request
@@ -250,3 +250,65 @@ def test_long_texts_do_not_hold_up_short_ones():
     ]
     assert order == [1, 2, 3, 4, 0]
     assert ids("x")
+
+
+def test_failed_and_left_tasks_are_closed_though_somebody_keeps_them():
+    closed = []
+
+    def task(number, prompt):
+        try:
+            yield Request(prompt)
+        finally:
+            closed.append(number)
+
+    engine = saying("hello", 2)
+    tasks = [task(0, (A,) * 9000), task(1, (A, B)), task(2, (A, B))]
+    results = run_tasks(engine, tasks, batch_size=3)
+    assert next(results)[0] == 0 and closed == [0]
+    results.close()
+    assert sorted(closed) == [0, 1, 2] and not engine._active
+
+
+def test_interrupted_task_is_closed(monkeypatch):
+    closed = []
+
+    def task():
+        try:
+            yield Request((A, B))
+        finally:
+            closed.append(True)
+
+    engine = saying("hello", 2)
+
+    def interrupted(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "prefill", interrupted)
+    tasks = [task()]
+    with pytest.raises(KeyboardInterrupt):
+        list(run_tasks(engine, tasks, batch_size=2))
+    assert closed == [True] and not engine._active
+
+
+def test_many_samples_take_the_memory_of_a_few():
+    engine = saying("hello", 2)
+    found = samples(engine, Request((A, B)), 40)
+    assert [str(one) for one in found] == ["hello"] * 40
+    assert max(map(len, engine.backend.batch_calls)) == DEFAULT_BATCH_SIZE
+
+
+@pytest.mark.parametrize("can_batch", [True, False])
+@pytest.mark.parametrize("timeout_s", [0.0, None])
+def test_samples_say_why_they_were_cancelled(can_batch, timeout_s):
+    engine = scripted_engine([A] * 50, 2, can_batch=can_batch)
+    if timeout_s is None:
+        script = engine.backend._script
+
+        def cancelling(seen):
+            if len(seen) == 5:
+                engine.cancel()
+            return script(seen)
+
+        engine.backend._script = cancelling
+    found = samples(engine, Request((A, B), GenerationOptions(timeout_s=timeout_s)), 3)
+    assert {one.cancelled_by for one in found} == {"cancel" if timeout_s is None else "timeout"}

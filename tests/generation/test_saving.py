@@ -4,11 +4,13 @@ import pickle
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from tests.generation.test_engine import tiny_engine
 from tests.generation.test_streaming import saying
 from tinykit.errors import BackendError, CacheError, ModelFileError, OptionError
+from tinykit.generation import saving
 from tinykit.generation.request import GenerationOptions, Request
 from tinykit.generation.saving import restore_state, save_state
 
@@ -142,3 +144,60 @@ def test_scripted_states_can_be_saved_too(tmp_path):
     engine.generate(Request((5, 6)))
     save_state(engine, tmp_path / "s")
     assert restore_state(saying("hello", 2), tmp_path / "s") == 7
+
+
+@pytest.mark.parametrize("path", [None, 3, b"bytes", "~no-such-user-here/state"], ids=repr)
+def test_what_is_no_path_is_said(engine, path):
+    engine.generate(Request(FIRST, GenerationOptions(2)))
+    for call in (save_state, restore_state):
+        with pytest.raises(OptionError, match="path must name a file"):
+            call(engine, path)
+
+
+def test_name_that_no_file_can_have_is_said(engine, tmp_path):
+    engine.generate(Request(FIRST, GenerationOptions(2)))
+    with pytest.raises(CacheError, match="cannot be written"):
+        save_state(engine, tmp_path / "a\0b")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ids: None,
+        lambda ids: ids.reshape(-1, 1),
+        lambda ids: ids.reshape(-1)[0],
+        lambda ids: ids.astype(np.float32),
+        lambda ids: -ids,
+        lambda ids: ids + 10**6,
+    ],
+    ids=["none", "table", "one", "floats", "below", "above"],
+)
+def test_damaged_token_ids_are_refused(engine, tmp_path, change):
+    engine.generate(Request(FIRST, GenerationOptions(2)))
+    file = tmp_path / "chat.state"
+    save_state(engine, file)
+    with safe_open(file, framework="numpy") as opened:
+        metadata = opened.metadata()
+    tensors = load_file(file)
+    changed = change(tensors.pop("token_ids"))
+    if changed is not None:
+        tensors["token_ids"] = np.array(changed, order="C")
+    save_file(tensors, file, metadata)
+    with pytest.raises(ModelFileError, match=r"damaged|cannot be read"):
+        restore_state(engine, file)
+
+
+def test_generation_during_the_write_does_not_change_what_is_written(engine, tmp_path, monkeypatch):
+    engine.generate(Request(FIRST, GenerationOptions(4), slot="chat"))
+    kept = {name: array.copy() for name, array in engine.slots["chat"].state.dump().items()}
+    write = saving._write
+
+    def late(path, tensors, metadata):
+        engine.generate(Request((*FIRST[:5], *reversed(FIRST)), GenerationOptions(4), slot="chat"))
+        return write(path, tensors, metadata)
+
+    monkeypatch.setattr(saving, "_write", late)
+    save_state(engine, tmp_path / "chat.state", slot="chat")
+    written = load_file(tmp_path / "chat.state")
+    for name, array in kept.items():
+        np.testing.assert_array_equal(written["state." + name], array)

@@ -1,16 +1,22 @@
 """Streams, cancels, deadlines, slots and several requests at once, on a model that follows a script."""
 
+import math
 import threading
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from tests import tiny_models as tiny
 from tests.generation.test_engine import EOS, A, B, scripted_engine, tokenizer
 from tinykit.backends.scripted import ScriptedBackend
 from tinykit.errors import BackendError, OptionError
+from tinykit.generation import slots
+from tinykit.generation.constraint import Constraint
 from tinykit.generation.engine import Engine
 from tinykit.generation.request import GenerationOptions, Request
 from tinykit.generation.result import Chunk
+from tinykit.generation.slots import Slot
 
 
 def ids(text):
@@ -200,7 +206,7 @@ def test_slots_share_a_budget_and_the_last_one_stays():
     engine.cache.budget_bytes = 8 * 50
     for slot in range(4):
         engine.generate(Request((5 + slot,) * 20, slot=slot))
-    assert [slot.size_bytes > 0 for _, slot in engine.slots.items()] == [False, False, True, True]
+    assert [(name, slot.size_bytes > 0) for name, slot in engine.slots.items()] == [(2, True), (3, True)]
     engine.generate(Request((7,) * 20, slot=2))
     engine.generate(Request((9,) * 20, slot="new"))
     assert [name for name, slot in engine.slots.items() if slot.state] == [2, "new"]
@@ -271,9 +277,133 @@ def test_waiting_for_a_slot_can_be_cancelled():
 @pytest.mark.parametrize(
     "options",
     [{"logprobs": 21}, {"logprobs": -1}, {"logprobs": 1.5}, {"timeout_s": -1}, {"timeout_s": "soon"},
-     {"draft": 0.5}, {"draft": (3, 1)}, {"draft": (0, 2)}, {"max_tokens": -1}, {"max_tokens": 1.5}],
+     {"draft": 0.5}, {"draft": (3, 1)}, {"draft": (0, 2)}, {"max_tokens": -1}, {"max_tokens": 1.5},
+     {"draft": (1, math.inf)}, {"draft": (1.0, 3.0)}, {"exact": "no"}, {"exact": 1}, {"exact": None},
+     {"timeout_s": math.nan}],
     ids=str,
 )  # fmt: skip
 def test_options_that_cannot_be_used(options):
     with pytest.raises(OptionError):
         GenerationOptions(**options)
+
+
+def test_options_may_be_numbers_of_numpy_and_larger_than_any_float():
+    options = GenerationOptions(
+        np.int32(3), draft=(np.int64(1), np.int64(4)), exact=np.True_, timeout_s=10**400, logprobs=np.int8(2)
+    )
+    assert saying("hello").generate(Request((A, B), options)).text == "hel"
+    assert GenerationOptions(timeout_s=Fraction(10**400)).timeout_s == options.timeout_s
+    assert type(options.exact) is bool and type(options.draft.maximum) is int
+
+
+def test_result_of_a_finished_stream_is_made_once():
+    pytest.importorskip("llguidance")
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    options = GenerationOptions(stop="1", constraint=Constraint.json_schema(schema))
+    stream = saying('{"a": 1}').stream(Request((A, B), options))
+    list(stream)
+    assert stream.result is stream.result
+    assert len(stream.result.notes) == 1 and "does not meet its constraint" in stream.result.notes[0]
+
+
+def test_first_reason_of_a_cancel_stays():
+    engine = saying("hello")
+    stream = engine.stream(Request((A, B)))
+    next(stream)
+    engine.cancel()
+    stream.close()
+    assert stream.result.cancelled_by == "cancel"
+
+
+def test_cancel_reaches_a_stream_that_has_not_begun():
+    engine = saying("hello")
+    stream = engine.stream(Request((A, B)))
+    engine.cancel()
+    assert "".join(stream) == "" and stream.result.cancelled_by == "cancel"
+    assert engine.backend.calls == []
+    assert engine.generate(Request((A, B))).text == "hello"
+
+
+def test_streams_of_a_closed_engine_end_as_cancelled_and_keep_no_state():
+    engine = saying("hello")
+    begun, new = (engine.stream(Request((A, B), slot=slot)) for slot in (0, None))
+    next(begun)
+    engine.close()
+    for stream in (begun, new):
+        assert "".join(stream) == "" and stream.result.cancelled_by == "cancel"
+    assert engine.cache.size_bytes == engine.slots.size_bytes == 0
+
+
+def test_stream_read_by_two_threads_says_so():
+    inside, go_on = threading.Event(), threading.Event()
+
+    def script(seen):
+        inside.set()
+        go_on.wait(10)
+        return EOS
+
+    stream = Engine(ScriptedBackend(script, vocab_size=400), tokenizer(), [EOS], cache_bytes=0).stream(
+        Request((A, B))
+    )
+    thread = threading.Thread(target=lambda: list(stream))
+    thread.start()
+    inside.wait(10)
+    with pytest.raises(BackendError, match="Another thread is reading this stream"):
+        next(stream)
+    go_on.set()
+    thread.join()
+    assert stream.result.finish_reason == "stop"
+
+
+def test_slot_that_is_freed_while_another_waits_is_made_anew(monkeypatch):
+    engine = saying("hello")
+    first = engine.slots["chat"]
+
+    class FreedOnce:
+        """A lock whose slot is freed in the moment in which it is taken."""
+
+        def acquire(self, *_args, **_options):
+            engine.slots._slots.pop("chat")
+            return True
+
+        def release(self):
+            pass
+
+    first.lock = FreedOnce()
+    assert engine.generate(Request((A, B), slot="chat")).text == "hello"
+    assert first.state is None and engine.slots["chat"].state is not None
+
+
+def test_slots_without_room_are_forgotten():
+    engine = saying("hello")
+    engine.cache.budget_bytes = 200
+    for number in range(9):
+        engine.generate(Request((A, B), slot=number))
+    assert len(engine.slots.items()) < 9 and engine.slots.size_bytes <= 200
+    assert engine.slots[8].state is not None
+
+
+def test_garbage_collector_may_close_a_stream_while_a_slot_is_made(monkeypatch):
+    engine = saying("hello")
+    streams = [engine.stream(Request((A, B), slot="old"))]
+    next(streams[0])
+
+    def collecting():
+        streams.clear()  # what a collection in the middle of the dictionary's step does
+        return Slot()
+
+    monkeypatch.setattr(slots, "Slot", collecting)
+    assert engine.generate(Request((A, B), slot="new")).text == "hello"
+
+
+def test_listeners_hear_of_steps_with_tokens_alone():
+    heard = []
+    saying("hello").generate(Request((A, B), GenerationOptions(0)), on_verify=heard.append)
+    assert heard == []
+    saying("hello").generate(Request((A, B)), on_verify=heard.append)
+    assert [len(event.tokens) for event in heard] == [1] * 5
+
+
+def test_prompt_without_tokens_is_said():
+    with pytest.raises(OptionError, match="no tokens"):
+        saying("hello").generate(Request(()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -107,8 +107,13 @@ def samples(engine: Engine, request: Request, count: int) -> list[Completion]:
         own = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + number)
         runs.append(engine.new_run(replace(request, options=replace(options, sampling=own))))
     try:
-        with engine.active(runs), suppress(Cancelled):
-            _sample(engine, runs)
+        with engine.active(runs):
+            try:
+                _sample(engine, runs)
+            except Cancelled:
+                reasons = [run.cancelled_by for run in runs if run.cancelled_by]
+                for run in runs:
+                    run.cancel(reasons[0])
     except KeyboardInterrupt as error:
         error.partial = [run.result() for run in runs]  # type: ignore[attr-defined]
         raise
@@ -123,13 +128,16 @@ def _sample(engine: Engine, runs: Sequence[Run]) -> None:
             run.clock.started, run.clock.prefilled = runs[0].clock.started, runs[0].clock.prefilled
             run.reused_tokens = runs[0].reused_tokens if run is runs[0] else len(run.request.prompt_ids)
             run.take(logits)
-            if rows is not None and not run.is_done:
-                rows.add(run, state)
-            elif rows is None:
+        waiting = [run for run in runs if not run.is_done]
+        if rows is None:
+            for run in waiting:
                 own, tokens = state.copy(), list(seen)
                 while not run.is_done:
                     engine.decode(run, own, tokens)
-        while rows:
+            return
+        while rows or waiting:
+            while waiting and len(rows) < DEFAULT_BATCH_SIZE:  # each row has a state of its own
+                rows.add(waiting.pop(0), state)
             for _, error in rows.step():
                 if error is not None:
                     raise error
@@ -286,7 +294,11 @@ class _Batching(Generic[T]):
         except StopIteration as stop:
             self._done.append((index, stop.value))
         except TinykitError as error:
+            task.close()
             self._done.append((index, error))
+        except BaseException:
+            task.close()  # it may hold a slot, and whoever keeps the error keeps the task
+            raise
 
     def _begin(self, asked: _Asked[T], place: int, request: Request) -> Completion | None:
         """Prefill a request and give it a row; its completion if it needs none."""

@@ -45,7 +45,8 @@ class PrefixCache:
         """
         best, shared = self._longest(prompt_ids)
         if best is not None and shared == len(best.token_ids):
-            self._kept.remove(best)
+            # a new list: a stream that the garbage collector closes right now may put its state here, too
+            self._kept = [kept for kept in self._kept if kept is not best]
             if is_copy or (shared == prefix_tokens and not best.state.can_truncate):
                 self._kept.append(best)  # now the most recently used
                 return best.state.copy()

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cached_property
 
 from tinykit.backends.base import Backend, Logits, State
-from tinykit.errors import ForwardInterrupted, PromptTooLongError
+from tinykit.errors import ForwardInterrupted, OptionError, PromptTooLongError
 from tinykit.generation.cache import PrefixCache, reusable, shared_prefix
 from tinykit.generation.grammar import Grammars, Matcher
 from tinykit.generation.lookup import VerifyEvent
@@ -56,6 +56,7 @@ class Engine:
         self._lock = threading.RLock()  # held for a step
         self._active: set[Run] = set()
         self._stepping: Run | None = None
+        self._is_closed = False
 
     def generate(
         self,
@@ -80,7 +81,8 @@ class Engine:
             for chunk in stream:
                 if chunk and on_chunk is not None:
                     on_chunk(chunk)
-                if on_verify is not None and (event := _verified(chunk, stream.result)).is_valid:
+                is_step = bool(chunk.token_ids or chunk.drafted_tokens)
+                if on_verify and is_step and (event := _verified(chunk, stream.result)).is_valid:
                     on_verify(event)
         except KeyboardInterrupt as error:
             error.partial = stream.result  # type: ignore[attr-defined]
@@ -122,6 +124,7 @@ class Engine:
         """Cancel what is running and release the model."""
         self.cancel()
         with self._lock:
+            self._is_closed = True
             self.cache.clear()
             self.slots.clear()
             self.backend.close()
@@ -138,12 +141,13 @@ class Engine:
         Raises:
             PromptTooLongError, OptionError: it cannot be run.
         """
+        cancels_before = self.cancel_count
         self.check(request)
         info, options = self.backend.info, request.options
         can_draft, notes = True, []
         if options.draft is not None and (reason := self._why_not_draft(request)):
             can_draft, notes = False, [f"Drafting is off: {reason}."]
-        return Run(
+        run = Run(
             request,
             tokenizer=self.tokenizer,
             eos_ids=self.eos_ids,
@@ -153,25 +157,35 @@ class Engine:
             can_draft=can_draft,
             notes=notes,
         )
+        run.cancels_before = cancels_before
+        return run
 
     @contextmanager
     def active(self, runs: Sequence[Run]) -> Iterator[None]:
-        """While they are under way, `cancel` reaches them; what is not done in the end is cancelled."""
-        self._active.update(runs)
+        """While they are under way, `cancel` reaches them; what is not done in the end is cancelled.
+
+        So is what was made before a `cancel` and begins only now.
+        """
         try:
+            self._active.update(runs)
+            for run in runs:
+                if run.cancels_before != self.cancel_count:
+                    run.cancelled_by = run.cancelled_by or "cancel"
             yield
         except KeyboardInterrupt:
             for run in runs:
                 run.cancel("interrupt")
             raise
         finally:
+            self._active.difference_update(runs)  # first, as another Ctrl-C may end what follows
             for run in runs:
                 run.cancel("close")
-            self._active.difference_update(runs)
 
     def check(self, request: Request) -> None:
-        """Raise PromptTooLongError if the prompt leaves no room for a single new token."""
+        """Raise PromptTooLongError without room for a single new token, OptionError for an empty prompt."""
         context_length = self.backend.info.context_length
+        if not request.prompt_ids:
+            raise OptionError("The prompt has no tokens.", name="prompt_ids", value=request.prompt_ids)
         if len(request.prompt_ids) >= context_length:
             raise PromptTooLongError(
                 f"The prompt has {len(request.prompt_ids):,} tokens; the model's context is "
@@ -293,6 +307,8 @@ class Engine:
 
     def _keep(self, run: Run, state: State, seen: list[int], slot: Slot | None) -> None:
         """Give the state back: to its slot, or to the cache a recipe's prefix alone or all of it."""
+        if self._is_closed:
+            return
         tokens = (*run.request.prompt_ids, *run.generated)
         right = shared_prefix(seen, tokens)  # an interrupt may have left guesses in the state
         if state.length != right:

@@ -7,6 +7,8 @@ import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tinykit.errors import OptionError
 from tinykit.generation.constraint import Constraint
 from tinykit.generation.sampling import Sampling
@@ -16,6 +18,7 @@ DEFAULT_MAX_TOKENS = 256
 DEFAULT_TOKENS_PER_STEP = 32
 _MAX_TOKENS_LIMIT = 1024
 _MAX_LOGPROBS = 20
+_LONGEST_S = 1e9  # some thirty years; a larger number need not fit into a float
 
 
 def checked_max_tokens(value: object) -> int:
@@ -41,7 +44,10 @@ def _number(value: object) -> float:
         return math.nan
     if isinstance(value, numbers.Integral):
         return int(value)
-    return float(value) if isinstance(value, numbers.Real) else math.nan
+    try:
+        return float(value) if isinstance(value, numbers.Real) else math.nan
+    except OverflowError:  # a fraction of large numbers
+        return math.inf
 
 
 def checked_stop(stop: str | Sequence[str]) -> tuple[str, ...]:
@@ -66,8 +72,9 @@ class Draft:
     def __post_init__(self) -> None:
         for name in ("minimum", "maximum"):
             value = getattr(self, name)
-            if not (_number(value) >= 1) or _number(value) != int(_number(value)):
+            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
                 raise OptionError(f"draft needs whole numbers from 1, not {value!r}.", name=name, value=value)
+            object.__setattr__(self, name, int(value))
         if self.minimum > self.maximum:
             raise OptionError(
                 f"draft goes from the smaller to the larger number, not {self.minimum} to {self.maximum}.",
@@ -121,7 +128,18 @@ def _checked_timeout_s(value: object) -> float | None:
         raise OptionError(
             f"timeout_s must be a number of seconds from 0, not {value!r}.", name="timeout_s", value=value
         )
-    return float(number)
+    return float(min(number, _LONGEST_S))
+
+
+def checked_switch(value: object, name: str) -> bool:
+    """True or False, numpy's too: of a text like ``"no"`` nobody knows whether it was meant as either.
+
+    Raises:
+        OptionError: anything else.
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise OptionError(f"{name} must be True or False, not {value!r}.", name=name, value=value)
 
 
 @dataclass(frozen=True)
@@ -159,6 +177,7 @@ class GenerationOptions:
         object.__setattr__(self, "draft", checked_draft(self.draft))
         object.__setattr__(self, "logprobs", _checked_logprobs(self.logprobs))
         object.__setattr__(self, "timeout_s", _checked_timeout_s(self.timeout_s))
+        object.__setattr__(self, "exact", checked_switch(self.exact, "exact"))
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ class Run:
         self.standing = 0
         self.is_done = False
         self.cancelled_by: CancelledBy | None = None
+        self.cancels_before = 0  # the engine's `cancel_count` when the run was made
         self.reused_tokens = 0
         self._eos_ids = eos_ids
         self._budget = min(options.max_tokens, room)
@@ -101,6 +102,7 @@ class Run:
         self._logprobs: list[TokenLogprob] = []
         self._steps = self._forced_tokens = self._drafted = self._accepted = 0
         self._piece = _Piece()
+        self._result: Completion | None = None
 
     def take(self, logits: Logits) -> list[Chunk]:
         """Say what follows from `logits`, shape (rows, vocab_size): those after the last tokens fed.
@@ -145,11 +147,16 @@ class Run:
         """End here, with what there is."""
         if self.is_done:
             return []
-        self.cancelled_by = by
+        self.cancelled_by = self.cancelled_by or by  # what was first; closing is the consequence
         return [self._end("cancelled")]
 
     def result(self) -> Completion:
         """The completion; of a run that has not ended, what there is so far."""
+        if self._result is None and self.is_done:
+            self._result = self._new_result()  # once, since it may hold a parsed object and a note on it
+        return self._result or self._new_result()
+
+    def _new_result(self) -> Completion:
         text = "".join(self._texts)
         return Completion(
             text=text,

@@ -94,14 +94,14 @@ class Sampler:
             self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
             self._bits = np.random.PCG64(self.seed)
         bias = dict(sampling.logit_bias)
-        self._bias_ids = np.array(list(bias), dtype=np.intp)
-        self._bias = np.array(list(bias.values()), dtype=np.float32)
-        if bias and self._bias_ids.max() >= vocab_size:
+        if bias and max(bias) >= vocab_size:
             raise OptionError(
-                f"logit_bias names token {self._bias_ids.max()}; the model's last one is {vocab_size - 1}.",
+                f"logit_bias names token {max(bias)}; the model's last one is {vocab_size - 1}.",
                 name="logit_bias",
                 value=bias,
             )
+        self._bias_ids = np.array(list(bias), dtype=np.intp)
+        self._bias = np.array(list(bias.values()), dtype=np.float32)
         self._seen = np.zeros(vocab_size if sampling.repeat_penalty != 1 else 0, dtype=np.bool_)
         if len(self._seen):
             self._seen[list(prompt_ids)] = True
@@ -258,7 +258,10 @@ def _broken(logits: Logits) -> BackendError:
 
 def _number(name: str, value: object, low: float, high: float) -> float:
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    number = float(value) if isinstance(value, numbers.Real) and is_number else math.nan
+    try:
+        number = float(value) if isinstance(value, numbers.Real) and is_number else math.nan
+    except OverflowError:
+        number = math.inf
     if not low <= number <= high:
         raise OptionError(
             f"{name} must be a number from {low} to {high}, not {value!r}.", name=name, value=value

@@ -31,14 +31,15 @@ def save_state(engine: Engine, path: str | Path, *, slot: SlotName | None = None
     A file of that name is replaced only once the new one is whole.
 
     Raises:
-        OptionError: there is nothing to save.
+        OptionError: there is nothing to save, or `path` is no path.
         BackendError: a generation is running in the slot.
         CacheError: the file cannot be written.
     """
-    path = Path(path).expanduser()
+    path = _checked_path(path)
     with engine.turn():
         token_ids, state = _kept(engine, slot)
-        tensors = {_PREFIX + name: np.ascontiguousarray(array) for name, array in state.dump().items()}
+        # copies, since what goes on in the slot while the file is written overwrites the state
+        tensors = {_PREFIX + name: np.array(array, order="C") for name, array in state.dump().items()}
     tensors[_TOKENS] = np.asarray(token_ids, np.int64)
     return _write(path, tensors, {"format": _FORMAT, **engine.identity})
 
@@ -50,7 +51,7 @@ def restore_state(engine: Engine, path: str | Path, *, slot: SlotName | None = N
         ModelFileError: the file is no state, is damaged, or belongs to another model, build or precision.
         BackendError: a generation is running in the slot.
     """
-    path = Path(path).expanduser()
+    path = _checked_path(path)
     metadata, tensors = _read(path)
     for name, own in engine.identity.items():
         if metadata.get(name) != own:
@@ -60,9 +61,8 @@ def restore_state(engine: Engine, path: str | Path, *, slot: SlotName | None = N
                 hint="Open the model that saved it, with the same dtype.",
                 path=path,
             )
-    token_ids = tensors.pop(_TOKENS)
+    ids = _checked_ids(tensors.pop(_TOKENS, None), engine.backend.info.vocab_size, path)
     arrays = {name.removeprefix(_PREFIX): array for name, array in tensors.items()}
-    ids = tuple(int(token_id) for token_id in token_ids)
     with engine.turn():
         state = engine.backend.load_state(arrays, len(ids))
         if slot is None:
@@ -70,6 +70,21 @@ def restore_state(engine: Engine, path: str | Path, *, slot: SlotName | None = N
         else:
             _put(engine, slot, ids, state)
     return len(ids)
+
+
+def _checked_path(path: str | Path) -> Path:
+    try:
+        return Path(path).expanduser()
+    except (TypeError, RuntimeError) as error:  # no path; the home of a user that does not exist
+        raise OptionError(f"path must name a file, not {path!r}: {error}", name="path", value=path) from error
+
+
+def _checked_ids(token_ids: npt.NDArray[Any] | None, vocab_size: int, path: Path) -> tuple[int, ...]:
+    """The token ids of a file as plain numbers."""
+    is_list = token_ids is not None and token_ids.ndim == 1 and token_ids.dtype == np.int64
+    if token_ids is None or not is_list or not all(0 <= index < vocab_size for index in token_ids):
+        raise ModelFileError(f"{path} is damaged: it lacks the ids of the tokens that were seen.", path=path)
+    return tuple(token_ids.tolist())
 
 
 def _kept(engine: Engine, slot: SlotName | None) -> tuple[tuple[int, ...], State]:
@@ -113,7 +128,7 @@ def _write(path: Path, tensors: dict[str, npt.NDArray[Any]], metadata: dict[str,
             os.fsync(written.fileno())
         Path(partial).replace(path)
         return path.stat().st_size
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise CacheError(f"The state cannot be written to {path}: {error}.", path=path) from error
     finally:
         if partial is not None:

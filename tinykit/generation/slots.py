@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import numbers
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,10 +37,10 @@ def checked_slot(slot: object) -> SlotName | None:
     Raises:
         OptionError: anything else.
     """
-    if slot is None or (isinstance(slot, int) and not isinstance(slot, bool) and slot == -1):
+    if slot is None:
         return None
-    if isinstance(slot, int) and not isinstance(slot, bool) and slot >= 0:
-        return slot
+    if not isinstance(slot, bool) and isinstance(slot, numbers.Integral) and int(slot) >= -1:
+        return None if slot == -1 else int(slot)
     if isinstance(slot, str) and slot:
         return slot
     raise OptionError(
@@ -64,7 +65,8 @@ class Slots:
 
     def __init__(self) -> None:
         self._slots: dict[SlotName, Slot] = {}
-        self._lock = threading.Lock()
+        # taken twice where the garbage collector closes a stream in the middle of what is done here
+        self._lock = threading.RLock()
 
     @property
     def size_bytes(self) -> int:
@@ -96,22 +98,27 @@ class Slots:
             raise BackendError(
                 f"Slot {name!r} is in use.", hint="Cancel or read its stream to the end first."
             )
-        with self._lock:
-            del self._slots[name]
-        slot.lock.release()
+        self._drop(name, slot)
         return True
 
+    def _drop(self, name: SlotName, slot: Slot) -> None:
+        """Forget a slot whose lock is held; who waits for it takes a new one."""
+        with self._lock:
+            if self._slots.get(name) is slot:
+                del self._slots[name]
+        slot.state, slot.token_ids = None, ()
+        slot.lock.release()
+
     def shrink(self, budget_bytes: int, *, except_for: Slot) -> None:
-        """Drop the states of the slots that were used longest ago, until all fit into the budget."""
+        """Drop the slots that were used longest ago, until the states of all fit into the budget."""
         with self._lock:
             for name in [name for name, slot in self._slots.items() if slot is except_for]:
                 self._slots[name] = self._slots.pop(name)  # the last is the most recently used
-        for _, slot in self.items():
+        for name, slot in self.items():
             if self.size_bytes <= budget_bytes:
                 return
             if slot is not except_for and slot.lock.acquire(blocking=False):
-                slot.state, slot.token_ids = None, ()
-                slot.lock.release()
+                self._drop(name, slot)
 
     def clear(self) -> None:
         """Forget all of them."""
@@ -124,15 +131,8 @@ class Slots:
         Raises:
             BackendError: this thread has an open stream in the slot, so waiting would never end.
         """
-        slot = self[name]
-        if slot.owner == threading.get_ident():
-            raise BackendError(
-                f"A stream of slot {name!r} is still open in this thread.",
-                hint="Read it to its end or close it before the next call.",
-            )
-        while not (is_held := slot.lock.acquire(timeout=_POLL_S)) and not is_cancelled():
-            pass
-        if not is_held:
+        slot = self._waited_for(name, is_cancelled)
+        if slot is None:
             yield Slot()  # of a request that will do nothing
             return
         slot.owner = threading.get_ident()
@@ -141,3 +141,19 @@ class Slots:
         finally:
             slot.owner = None
             slot.lock.release()
+
+    def _waited_for(self, name: SlotName, is_cancelled: Callable[[], bool]) -> Slot | None:
+        """The slot of that name with its lock held; None once the request is cancelled."""
+        while True:
+            slot = self[name]
+            if slot.owner == threading.get_ident():
+                raise BackendError(
+                    f"A stream of slot {name!r} is still open in this thread.",
+                    hint="Read it to its end or close it before the next call.",
+                )
+            if slot.lock.acquire(timeout=_POLL_S):
+                if self._slots.get(name) is slot:
+                    return slot
+                slot.lock.release()  # it was freed meanwhile
+            elif is_cancelled():
+                return None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Self
 
+from tinykit.errors import BackendError
 from tinykit.generation.result import Chunk, Completion
 from tinykit.generation.run import Run
 
@@ -22,7 +23,14 @@ class Stream(Iterator[Chunk]):
         self._cancel = cancel
 
     def __next__(self) -> Chunk:
-        return next(self._steps)
+        try:
+            return next(self._steps)
+        except ValueError as error:
+            if "already executing" not in str(error):
+                raise
+            raise BackendError(
+                "Another thread is reading this stream just now.", hint="Read it in one thread only."
+            ) from None
 
     @property
     def result(self) -> Completion:
