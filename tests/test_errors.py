@@ -26,6 +26,7 @@ BUILT_IN = {
     "UnsupportedModelError": ValueError,
     "PromptTooLongError": ValueError,
     "BackendError": RuntimeError,
+    "ForwardInterrupted": RuntimeError,
     "ClosedError": RuntimeError,
 }
 ALL = [

@@ -31,13 +31,13 @@ def compare(backend):
     answers, errors = [], []
     for case in REFERENCE["prompts"]:
         state = backend.new_state()
-        logits = backend.forward(case["ids"], state)
+        logits = backend.forward(case["ids"], state)[0]
         answer = []
         for token_id, best in zip(case["greedy_ids"], case["best"], strict=True):
             logprobs = logits - np.log(np.exp(logits.astype(np.float64)).sum())
             answer.append(int(logits.argmax()))
             errors += [abs(float(logprobs[i]) - expected) for i, expected in best]
-            logits = backend.forward([token_id], state)
+            logits = backend.forward([token_id], state)[0]
         answers.append(answer)
     return answers, np.array(errors)
 

@@ -20,14 +20,12 @@ class Ranked(ScriptedBackend):
     """Prefers the first answer, and after a beginning that it did not choose the first that goes on from there."""
 
     def __init__(self, answers, tokenizer):
-        super().__init__(lambda seen: IM_END, vocab_size=len(tiny.VOCABULARY))
+        super().__init__(self.rank, vocab_size=len(tiny.VOCABULARY))
         self.answers = [[*tokenizer.encode(f"{answer}</title>"), IM_END] for answer in answers]
         self.start = tokenizer.encode("<title>")
 
-    def forward(self, token_ids, state):
-        logits = super().forward(token_ids, state).copy()
-        logits[:] = 0
-        ids = state.token_ids
+    def rank(self, ids):
+        logits = np.zeros(len(tiny.VOCABULARY), np.float32)
         starts = [i for i in range(len(ids)) if ids[i : i + len(self.start)] == self.start]
         if not starts:  # a long prompt goes in by pieces
             return logits
@@ -120,9 +118,9 @@ def test_no_title_for_a_long_message_is_not_believed():
 
 def test_answer_that_ends_at_once_is_asked_for_again():
     class Silent(Ranked):
-        def forward(self, token_ids, state):
-            logits = super().forward(token_ids, state)
-            logits[IM_END] = 50 if state.token_ids[-len(self.start) :] == self.start else 0
+        def rank(self, ids):
+            logits = super().rank(ids)
+            logits[IM_END] = 50 if ids[-len(self.start) :] == self.start else 0
             return logits
 
     text = tokenizer()

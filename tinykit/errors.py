@@ -24,6 +24,7 @@ happened, with the value; the hint, added as a note, says what to do; the facts 
     │   └── UnsupportedModelError
     ├── PromptTooLongError     (ValueError)       .prompt_tokens .context_length
     ├── BackendError           (RuntimeError)
+    │   └── ForwardInterrupted
     └── ClosedError            (RuntimeError)
 """
 
@@ -150,6 +151,10 @@ class PromptTooLongError(TinykitError, ValueError):
 
 class BackendError(TinykitError, RuntimeError):
     """The library that computes the model failed."""
+
+
+class ForwardInterrupted(BackendError):
+    """A computation was stopped from outside before it had a result."""
 
 
 class ClosedError(TinykitError, RuntimeError):

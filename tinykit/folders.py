@@ -273,7 +273,7 @@ def _probe(prepared: _Prepared, choice: FileChoice, config: ModelConfig) -> Any:
     try:
         vocab_size = backend.info.vocab_size
         token_ids = [(n * vocab_size) // _PROBE_TOKENS for n in range(_PROBE_TOKENS)]
-        logits = backend.forward(token_ids, backend.new_state()).astype(np.float64)
+        logits = backend.forward(token_ids, backend.new_state())[0].astype(np.float64)
         return logits - logits.mean()
     finally:
         backend.close()

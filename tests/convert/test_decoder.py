@@ -21,7 +21,7 @@ def last_logits(backend, ids, chunks=1):
     state = backend.new_state()
     for part in np.array_split(ids, chunks):
         logits = backend.forward([int(i) for i in part], state)
-    return logits.copy()
+    return logits[0].copy()
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])

@@ -73,10 +73,10 @@ def test_token_by_token_like_transformers(family, recipe, tmp_path):
     for prompt in PROMPTS:
         expected, logits = greedy(model, prompt)
         state = backend.new_state()
-        ours = backend.forward(prompt, state)
+        ours = backend.forward(prompt, state)[0]
         np.testing.assert_allclose(ours, logits, atol=1e-3 * np.abs(logits).max())
         found = []
         for _ in range(NEW_TOKENS):
             found.append(int(ours.argmax()))
-            ours = backend.forward(found[-1:], state)
+            ours = backend.forward(found[-1:], state)[0]
         assert found == expected

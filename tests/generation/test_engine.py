@@ -185,8 +185,8 @@ class Interrupting(ScriptedBackend):
         super().__init__(lambda seen: A if len(seen) < 600 else EOS, vocab_size=len(tiny.VOCABULARY))
         self.at, self.error = at, error
 
-    def forward(self, token_ids, state):
-        logits = super().forward(token_ids, state)
+    def forward(self, token_ids, state, *, rows=1):
+        logits = super().forward(token_ids, state, rows=rows)
         if len(self.calls) == self.at:
             raise self.error
         return logits

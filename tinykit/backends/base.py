@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+Array = npt.NDArray[Any]
 Logits = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """What a loaded model runs on, read back from the library."""
+    """What a loaded model runs on, read back from the library.
+
+    Attributes:
+        chunk_tokens: Prompt tokens that one forward should take at most, so that it lasts some 100 ms. It
+            follows from the weights' size alone, so equal prompts are cut in equal pieces.
+        can_batch: Whether `Backend.new_batch` works; if not, sequences go one at a time.
+        is_shape_invariant: Whether logits are bit for bit the same however many tokens or rows go in at once.
+        bytes_per_token: Memory that one token of one sequence takes in a state that grows.
+    """
 
     backend: str
     device: str
@@ -23,6 +32,10 @@ class BackendInfo:
     vocab_size: int
     context_length: int
     threads: int
+    chunk_tokens: int
+    can_batch: bool
+    is_shape_invariant: bool
+    bytes_per_token: int
 
 
 class State(Protocol):
@@ -51,9 +64,44 @@ class State(Protocol):
         """An independent copy of the first `length` tokens' state (all of it by default)."""
         ...
 
+    def dump(self) -> dict[str, Array]:
+        """What a file needs to hold, by name: exactly `length` tokens where an array grows with them.
+
+        The arrays may be views of the state, valid until its next step.
+        """
+        ...
+
+
+class Batch(Protocol):
+    """Sequences that decode together, each after its own tokens. Rows are counted from 0."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory held."""
+        ...
+
+    def __len__(self) -> int:
+        """Rows."""
+        ...
+
+    def add(self, state: State) -> None:
+        """Make a copy of `state` the last row; `state` itself stays usable."""
+        ...
+
+    def remove(self, row: int) -> None:
+        """Drop a row; later rows move up."""
+        ...
+
+    def forward(self, token_ids: Sequence[int]) -> Logits:
+        """Feed each row one token; logits of shape (rows, vocab_size).
+
+        The array may be overwritten by the next call. If the call raises, all rows are as before.
+        """
+        ...
+
 
 class Backend(Protocol):
-    """A loaded model. Not thread-safe: the engine above it lets one call in at a time."""
+    """A loaded model. Not thread-safe but for `interrupt`: the engine above it lets one call in at a time."""
 
     info: BackendInfo
 
@@ -61,11 +109,32 @@ class Backend(Protocol):
         """The state before the first token."""
         ...
 
-    def forward(self, token_ids: Sequence[int], state: State) -> Logits:
-        """Logits after the last of `token_ids`, shape (vocab_size,); `state` grows by their number.
+    def load_state(self, arrays: Mapping[str, Array], length: int) -> State:
+        """The state of `length` tokens that `State.dump` wrote.
 
-        The array may be overwritten by the next call. If the call raises, `state` is as before.
+        Raises:
+            ModelFileError: names, shapes or types are not those of this model's states.
         """
+        ...
+
+    def new_batch(self) -> Batch:
+        """A batch without rows.
+
+        Raises:
+            BackendError: this model cannot batch (`BackendInfo.can_batch`).
+        """
+        ...
+
+    def forward(self, token_ids: Sequence[int], state: State, *, rows: int = 1) -> Logits:
+        """Logits after each of the last `rows` of `token_ids`, shape (rows, vocab_size).
+
+        `state` grows by all tokens. The array may be overwritten by the next call. If the call raises,
+        `state` is as before.
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """Let the forward that is running, if any, raise `ForwardInterrupted` soon; for any thread."""
         ...
 
     def close(self) -> None:

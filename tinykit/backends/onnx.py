@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import mmap
+import glob
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tinykit.backends.base import BackendInfo, Logits, State
-from tinykit.backends.onnx_state import Array, OnnxState, Side
+from tinykit.backends.base import Array, BackendInfo, Batch, Logits, State
+from tinykit.backends.onnx_session import Runs, mapped, open_session
+from tinykit.backends.onnx_state import OnnxState, Side
 from tinykit.backends.signature import NO_HINTS, StateHints, find_states, numpy_dtype
 from tinykit.devices import default_threads
-from tinykit.errors import BackendError, ClosedError, ModelFileError, TinykitError
+from tinykit.errors import BackendError, ClosedError, ModelFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import onnxruntime
 
 # written by tinykit.convert.decoder: the graph's attention accepts one buffer as past and present
 _SHARED_KV = "tinykit.shared_kv"
 _KEEP_INPUTS = frozenset({"num_logits_to_keep", "logits_to_keep"})
-# ONNX Runtime up to 1.27 fails on fp16 graphs of plain operators:
-# https://github.com/microsoft/onnxruntime/issues/26717
-_FAULTY_FUSION = "SimplifiedLayerNormFusion"
 _MROPE_ROWS = 3  # time, height, width
+# Prompt tokens in one forward: 128 take some 60 ms on two cores with the 135M weights of the default model.
+_CHUNK_TOKENS, _CHUNK_STEP, _CHUNK_WEIGHTS = 128, 16, 150e6
 
 
 class OnnxBackend:
@@ -63,8 +60,8 @@ class OnnxBackend:
     ) -> None:
         threads = threads or default_threads()
         # the session reads these for as long as it lives
-        self._maps = {name: _mapped(file) for name, file in (data or {}).items()}
-        self._session: onnxruntime.InferenceSession | None = _open_session(path, threads, self._maps)
+        self._maps = {name: mapped(file) for name, file in (data or {}).items()}
+        self._session: onnxruntime.InferenceSession | None = open_session(path, threads, self._maps)
         session = self._session
         inputs, outputs = session.get_inputs(), session.get_outputs()
         self._inputs = {port.name: port for port in inputs}
@@ -80,11 +77,13 @@ class OnnxBackend:
         self._shared_kv = shared_kv
         vocab_size = logits.shape[-1]
         if not isinstance(vocab_size, int):
-            vocab_size = len(self._forward_plain([0], OnnxState(self._ports, shared=False)))
-        is_last_only = logits.shape[1] == 1 or not _KEEP_INPUTS.isdisjoint(self._inputs)
-        self._logits = np.zeros((1, 1, vocab_size), numpy_dtype(logits)) if is_last_only else None
+            vocab_size = self._forward_plain([0], OnnxState(self._ports, shared=False), 1, None).shape[1]
+        self._is_last_only = logits.shape[1] == 1
+        has_rows = self._is_last_only or not _KEEP_INPUTS.isdisjoint(self._inputs)
+        self._logits = np.zeros((1, 1, vocab_size), numpy_dtype(logits)) if has_rows else None
         self._one_id = np.zeros((1, 1), self._input_dtype("input_ids"))
         self._mask = np.ones((1, context_length), self._input_dtype("attention_mask"))
+        self._runs = Runs()
         self.info = BackendInfo(
             backend="onnx",
             device="cpu",
@@ -93,64 +92,112 @@ class OnnxBackend:
             vocab_size=vocab_size,
             context_length=context_length,
             threads=threads,
+            chunk_tokens=_chunk_tokens(path, dtype),
+            can_batch=False,
+            is_shape_invariant=False,
+            bytes_per_token=sum(port.bytes_per_token for port in self._ports),
         )
 
     def new_state(self) -> OnnxState:
         """The state before the first token."""
         return OnnxState(self._ports, shared=self._shared_kv)
 
-    def forward(self, token_ids: Sequence[int], state: State) -> Logits:
-        """Logits after the last of `token_ids`, shape (vocab_size,); `state` grows by their number."""
+    def load_state(self, arrays: Mapping[str, Array], length: int) -> OnnxState:
+        """The state of `length` tokens that was dumped."""
+        return OnnxState.loaded(self._ports, arrays, length, shared=self._shared_kv)
+
+    def new_batch(self) -> Batch:
+        """A batch without rows."""
+        raise BackendError("This model cannot run several sequences at once.")
+
+    def forward(self, token_ids: Sequence[int], state: State, *, rows: int = 1) -> Logits:
+        """Logits after each of the last `rows` of `token_ids`, shape (rows, vocab_size)."""
         if self._session is None:
             raise ClosedError("This model was closed.", hint="Make a new TinySession.")
         if not token_ids:
             raise ValueError("forward() needs at least one token")
+        if not 1 <= rows <= len(token_ids):
+            raise ValueError(f"forward() cannot give logits after {rows} of {len(token_ids)} tokens")
         assert isinstance(state, OnnxState)
-        with _translated():
-            run = self._forward_shared if self._shared_kv else self._forward_plain
-            return run(token_ids, state).astype(np.float32, copy=False)
+        with self._runs.running() as options:
+            run = self._forward_singly if self._is_last_only and rows > 1 else self._forward
+            return run(token_ids, state, rows, options).astype(np.float32, copy=False)
+
+    def interrupt(self) -> None:
+        """Let the forward that is running, if any, raise `ForwardInterrupted` soon; for any thread."""
+        self._runs.stop()
 
     def close(self) -> None:
         """Release the session; closing twice is harmless."""
         self._session = None
         self._maps = {}
 
-    def _forward_shared(self, token_ids: Sequence[int], state: OnnxState) -> Array:
+    def _forward(self, token_ids: Sequence[int], state: OnnxState, rows: int, options: Any) -> Array:
+        run = self._forward_shared if self._shared_kv else self._forward_plain
+        return run(token_ids, state, rows, options)
+
+    def _forward_singly(self, token_ids: Sequence[int], state: OnnxState, rows: int, options: Any) -> Array:
+        """One step for each row of logits, for graphs that give only the last."""
+        before = state.length
+        spare = None if state.can_truncate else state.copy()
+        first = len(token_ids) - rows + 1
+        try:
+            logits = [self._forward(token_ids[:first], state, 1, options).copy()]
+            for token_id in token_ids[first:]:
+                logits.append(self._forward([token_id], state, 1, options).copy())
+        except BaseException:
+            if spare is None:
+                state.truncate(before)
+            else:
+                state.become(spare)
+            raise
+        return np.concatenate(logits)
+
+    def _forward_shared(self, token_ids: Sequence[int], state: OnnxState, rows: int, options: Any) -> Array:
         total = state.length + len(token_ids)
         state.reserve(total)
         reading, writing = state.sides
         if reading.binding is None:
             reading.binding = self._bind_states(reading, writing)
         binding = reading.binding
+        logits = self._bind_logits(binding, rows)
         if total > self._mask.shape[1]:
             self._mask = np.ones((1, 2 * total), self._mask.dtype)
-        feeds = self._token_feeds(token_ids, state.length)
+        feeds = self._token_feeds(token_ids, state.length, rows)
         for name, array in feeds.items():
             _bind_input(binding, name, array)
+        cast(Any, self._session).run_with_iobinding(binding, options)
+        state.advance(total)
+        if logits is None:
+            logits = binding.get_outputs()[-1].numpy()
+        return logits[0, -rows:]
+
+    def _bind_logits(self, binding: Any, rows: int) -> Array | None:
+        """The buffer that the graph will write, or None if it makes one for the logits of all tokens."""
         if self._logits is None:
             binding.bind_output("logits", "cpu")  # of a new shape
-        cast(Any, self._session).run_with_iobinding(binding)
-        state.advance(total)
-        logits: Array = binding.get_outputs()[-1].numpy() if self._logits is None else self._logits
-        return cast(Array, logits[0, -1])
+            return None
+        if rows > self._logits.shape[1]:
+            self._logits = np.zeros((1, rows, self._logits.shape[2]), self._logits.dtype)
+        logits = self._logits[:, :rows]
+        _bind_output(binding, "logits", logits)
+        return logits
 
     def _bind_states(self, reading: Side, writing: Side) -> Any:
         binding = cast(Any, self._session).io_binding()
-        if self._logits is not None:
-            _bind_output(binding, "logits", self._logits)
         for port, past, present in zip(self._ports, reading.arrays, writing.arrays, strict=True):
             _bind_input(binding, port.past, past)
             _bind_output(binding, port.present, present)
         return binding
 
-    def _forward_plain(self, token_ids: Sequence[int], state: OnnxState) -> Array:
-        feeds = self._token_feeds(token_ids, state.length)
+    def _forward_plain(self, token_ids: Sequence[int], state: OnnxState, rows: int, options: Any) -> Array:
+        feeds = self._token_feeds(token_ids, state.length, rows)
         feeds |= {port.past: array for port, array in zip(self._ports, state.arrays, strict=True)}
-        arrays: list[Array] = cast(Any, self._session).run(self._output_names, feeds)
+        arrays: list[Array] = cast(Any, self._session).run(self._output_names, feeds, options)
         state.advance(state.length + len(token_ids), arrays[1:])
-        return cast(Array, arrays[0][0, -1])
+        return arrays[0][0, -rows:]
 
-    def _token_feeds(self, token_ids: Sequence[int], start: int) -> dict[str, Array]:
+    def _token_feeds(self, token_ids: Sequence[int], start: int, rows: int) -> dict[str, Array]:
         """All inputs but the states, for tokens that follow `start` others."""
         count, total = len(token_ids), start + len(token_ids)
         ids = self._one_id if count == 1 else np.zeros((1, count), self._one_id.dtype)
@@ -161,7 +208,7 @@ class OnnxBackend:
         )
         made = {"input_ids": ids, "attention_mask": mask}
         for name in self._inputs.keys() & _KEEP_INPUTS:
-            made[name] = np.ones([1] * len(self._inputs[name].shape), self._input_dtype(name))
+            made[name] = np.full([1] * len(self._inputs[name].shape), rows, self._input_dtype(name))
         if "position_ids" in self._inputs:
             made["position_ids"] = self._positions(start, count)
         if "cache_position" in self._inputs:
@@ -192,64 +239,10 @@ def _bind_output(binding: Any, name: str, array: Array) -> None:
     binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
 
 
-def _mapped(file: Path) -> mmap.mmap:
-    """The file's bytes, read only when they are touched."""
-    try:
-        with file.open("rb") as opened:
-            return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        raise ModelFileError(
-            f"{file} cannot be read: {error}", hint="Fetch the model again.", path=file
-        ) from error
-
-
-def _open_session(path: Path, threads: int, maps: Mapping[str, mmap.mmap]) -> onnxruntime.InferenceSession:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # errors reach the caller as exceptions; the log would only repeat them
-    options.inter_op_num_threads = 1
-    options.intra_op_num_threads = threads
-    if maps:
-        sizes = [len(view) for view in maps.values()]
-        options.add_external_initializers_from_files_in_memory(list(maps), list(maps.values()), sizes)
-    if not path.is_file():
-        raise ModelFileError(f"There is no file {path}.", path=path)
-
-    def opened(disabled: list[str] | None = None) -> onnxruntime.InferenceSession:
-        return onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
-        )
-
-    try:
-        try:
-            return opened()
-        except Exception as error:
-            if _FAULTY_FUSION not in str(error):
-                raise
-            return opened([_FAULTY_FUSION])
-    except Exception as error:
-        raise ModelFileError(
-            f"ONNX Runtime {onnxruntime.__version__} cannot load {path}: {_first_line(error)}",
-            hint="The file may be damaged or need a newer onnxruntime: tinykit doctor shows both.",
-            path=path,
-        ) from error
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """ONNX Runtime's errors as ours: some are plain RuntimeErrors, the others share only their module."""
-    try:
-        yield
-    except TinykitError:
-        raise
-    except Exception as error:
-        if type(error) is RuntimeError or type(error).__module__.startswith("onnxruntime"):
-            raise BackendError(
-                f"ONNX Runtime failed while running the model: {_first_line(error)}"
-            ) from error
-        raise
-
-
-def _first_line(error: Exception) -> str:
-    return re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", str(error)).strip().split("\n")[0]
+def _chunk_tokens(path: Path, dtype: str) -> int:
+    """Fewer tokens for larger models, whose size is told by their files; the same on every machine."""
+    bits = re.search("32|16|8|4", dtype)
+    size_bytes = sum(file.stat().st_size for file in path.parent.glob(f"{glob.escape(path.name)}*"))
+    weights = 8 * size_bytes / int(bits.group() if bits else 8)
+    tokens = int(_CHUNK_TOKENS * _CHUNK_WEIGHTS / weights)
+    return min(max(tokens // _CHUNK_STEP * _CHUNK_STEP, _CHUNK_STEP), _CHUNK_TOKENS)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from tinykit.backends.base import Array
 from tinykit.backends.signature import StatePort
-from tinykit.errors import BackendError
+from tinykit.errors import BackendError, ModelFileError
 
-Array = npt.NDArray[Any]
 _CAPACITY_STEP = 256  # tokens; KV buffers have a multiple of it
 
 
@@ -100,6 +99,39 @@ class OnnxState:
         else:
             twin.advance(length, [array.copy() for array in self._firsts(length)])
         return twin
+
+    def dump(self) -> dict[str, Array]:
+        """The states by the names of their inputs, as views of what the next step reads."""
+        return {port.past: array for port, array in zip(self.ports, self._firsts(self.length), strict=True)}
+
+    @classmethod
+    def loaded(
+        cls, ports: Sequence[StatePort], arrays: Mapping[str, Array], length: int, *, shared: bool
+    ) -> OnnxState:
+        """The state of `length` tokens that was dumped; the arrays are copied.
+
+        Raises:
+            ModelFileError: they do not fit `ports`.
+        """
+        wanted = {port.past: (port.dtype, _with_axis(port, length)) for port in ports}
+        found = {name: (array.dtype, array.shape) for name, array in arrays.items()}
+        if length < 0 or found != wanted:
+            wrong = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
+            raise ModelFileError(
+                f"The saved state is not one of this model: {', '.join(wrong[:3]) or 'its length'} differs.",
+                hint="Restore it with the model and precision that it was saved with.",
+            )
+        state = cls(ports, shared=shared)
+        held = [arrays[port.past] for port in ports]
+        if shared:
+            state._hold(held, length, _capacity(length))
+        else:
+            state.advance(length, [array.copy() for array in held])
+        return state
+
+    def become(self, other: OnnxState) -> None:
+        """Take over what `other` holds, which is of no use afterwards."""
+        self._held = other._held
 
     def reserve(self, tokens: int) -> None:
         """Make room for `tokens` tokens in all, keeping what is there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,6 +71,14 @@ class StatePort:
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
     growth_axis: int | None
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Memory that one token adds; 0 for a state of fixed size."""
+        if self.growth_axis is None:
+            return 0
+        others = (size for axis, size in enumerate(self.shape) if axis != self.growth_axis)
+        return math.prod(others) * self.dtype.itemsize
 
 
 def numpy_dtype(port: Port) -> np.dtype[np.generic]:

@@ -134,7 +134,8 @@ class _Run:
         size = -(-len(token_ids) // pieces)
         for start in range(0, len(token_ids), size):
             logits = self._engine.backend.forward(token_ids[start : start + size], state)
-        return logits
+        last: Logits = logits[-1]
+        return last
 
     def _decode(self, logits: Logits, state: State) -> Iterator[Chunk]:
         if self._request.options.banned_first:
@@ -155,7 +156,7 @@ class _Run:
             if len(self._generated) >= self._budget:
                 self._finish = "length"
                 break
-            logits = self._engine.backend.forward([token_id], state)
+            logits = self._engine.backend.forward([token_id], state)[-1]
         rest = self._stops.feed(self._detokenizer.flush())
         if self._stops.found is not None:
             self._finish = "stop"
