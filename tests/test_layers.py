@@ -11,7 +11,7 @@ ROOT = Path(tinykit.__file__).parent
 LAYERS = [
     {"displays", "errors", "events", "optional", "settings", "progress"},
     {
-        "casing", "catalog", "checks", "devices", "download", "extraction", "fillers", "focus", "hub", "hub_cache", "hub_listing", "language", "package_index", "phrases",
+        "casing", "catalog", "checks", "devices", "download", "failures", "extraction", "fillers", "focus", "hub", "hub_cache", "hub_listing", "language", "package_index", "phrases",
         "marks", "model_config", "model_files", "model_spec", "own_models", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "wordlists", "tokenizer",
     },
     {"convert", "backends"},

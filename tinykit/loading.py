@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from tinykit import hub, settings, sources, store
-from tinykit.devices import choose_device
+from tinykit.devices import device_name
 from tinykit.errors import BackendError, ChecksumError, ModelFileError, OptionError, SourceError
 from tinykit.folders import OpenedFolder, Skipped, has_graphs, open_folder
 from tinykit.generation.engine import Engine
@@ -169,7 +169,7 @@ def load(
         ModelFileError: they cannot be used.
     """
     spec = model if isinstance(model, ModelSpec) else get_model(model)
-    choose_device(settings.get("device", device))
+    device_name(settings.get("device", device))
     chosen_dtype = checked_dtype(dtype, spec)
     progress = progress or Progress()
     threads = settings.get("threads", threads)
