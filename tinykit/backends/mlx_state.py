@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from tinykit.backends.base import Array
-from tinykit.errors import BackendError, ModelFileError
+from tinykit.backends.nested import GROWING, check_fits, get_at, leaves, put_at
+from tinykit.errors import BackendError
 
-T = TypeVar("T")
 Call = Callable[[Callable[[], Any]], Any]
-_GROWING = ("keys", "values")
-_TOKEN_AXIS = 2  # of keys and values: (1, heads, tokens, head size)
 
 
 class MlxState:
@@ -90,7 +88,7 @@ class MlxState:
 
         for cache in self.caches:
             if is_plain(cache) and cache.keys is not None:
-                for name in _GROWING:
+                for name in GROWING:
                     kept = getattr(cache, name)[..., : cache.offset, :]
                     setattr(cache, name, mx.contiguous(kept) if cache.offset else None)
         mx.eval(list(arrays_of(self.caches)))
@@ -98,7 +96,7 @@ class MlxState:
 
 def arrays_of(caches: list[Any]) -> Iterator[Any]:
     """Every array that the caches hold."""
-    return (value for _, value in _leaves(caches) if not isinstance(value, int))
+    return (value for _, value in leaves(caches) if not isinstance(value, int))
 
 
 def spare_of(caches: list[Any]) -> list[Any]:
@@ -127,7 +125,7 @@ def dumped(caches: list[Any]) -> dict[str, Array]:
     import mlx.core as mx
 
     found: dict[str, Array] = {}
-    for place, value in _leaves(caches):
+    for place, value in leaves(caches):
         if not isinstance(value, mx.array):
             found[place] = np.array(int(value), np.int64)
             continue
@@ -150,63 +148,15 @@ def fill(caches: list[Any], arrays: Mapping[str, Array], length: int, example: M
     """
     import mlx.core as mx
 
-    wrong = [place for place in arrays.keys() | example.keys() if not _fits(place, arrays, length, example)]
-    if length < 1 or wrong:
-        what = ", ".join(sorted(wrong)[:3]) or "its length"
-        raise ModelFileError(
-            f"The saved state is not one of this model: {what} differs.",
-            hint="Restore it with the model and precision that it was saved with.",
-        )
+    check_fits(arrays, length, example, lambda place: is_plain(get_at(caches, place)))
     for place, value in arrays.items():
         found: Any = int(value) if value.ndim == 0 else mx.array(value)
         if value.dtype == np.uint16:
             found = found.view(mx.bfloat16)
-        _put(caches, place, found)
-
-
-def _fits(place: str, arrays: Mapping[str, Array], length: int, example: Mapping[str, Array]) -> bool:
-    if place not in arrays or place not in example:
-        return False
-    found, wanted = arrays[place], example[place]
-    if found.dtype != wanted.dtype or found.ndim != wanted.ndim:
-        return False
-    if found.ndim == 0:
-        name = place.rpartition(".")[2]
-        return int(found) == length if name == "offset" else name == "_idx" or bool(found == wanted)
-    if place.endswith(_GROWING) and found.ndim > _TOKEN_AXIS:
-        sizes = [tuple(np.delete(array.shape, _TOKEN_AXIS)) for array in (found, wanted)]
-        return sizes[0] == sizes[1]
-    return found.shape == wanted.shape
+        put_at(caches, place, found)
 
 
 def _used(caches: list[Any], place: str, value: Any) -> Any:
     owner, _, name = place.rpartition(".")
-    cache = _get(caches, owner)
-    return value[..., : cache.offset, :] if name in _GROWING and is_plain(cache) else value
-
-
-def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Arrays and numbers with the way to them: indices and attribute names, joined by dots."""
-    if value is None or isinstance(value, (bool, str)):
-        return
-    if isinstance(value, int) or hasattr(value, "dtype"):
-        yield place, value
-        return
-    children = enumerate(value) if isinstance(value, (list, tuple)) else vars(value).items()
-    for name, child in children:
-        yield from _leaves(child, f"{place}.{name}" if place else str(name))
-
-
-def _get(value: Any, place: str) -> Any:
-    for name in place.split("."):
-        value = value[int(name)] if isinstance(value, (list, tuple)) else getattr(value, name)
-    return value
-
-
-def _put(caches: list[Any], place: str, value: Any) -> None:
-    owner, _, name = place.rpartition(".")
-    holder = _get(caches, owner)
-    if isinstance(holder, list):
-        holder[int(name)] = value
-    else:
-        setattr(holder, name, value)
+    cache = get_at(caches, owner)
+    return value[..., : cache.offset, :] if name in GROWING and is_plain(cache) else value
