@@ -4,7 +4,10 @@ BIN := .venv/bin
 # the notebooks use the model that the tests have fetched and imported
 TEST_HOME := $(CURDIR)/.pytest_cache/d/tinykit-home
 
-.PHONY: title test test-extra lint types unit notebooks table clean
+# a release that runs everywhere; set it to name another build, for instance of the processor alone
+TORCH ?= torch==2.13.0
+
+.PHONY: title test test-extra test-extra-light lint types unit notebooks table clean
 
 title: .venv/installed
 	$(BIN)/tinykit title --stats --file examples/messages.txt
@@ -14,6 +17,10 @@ test: lint types unit notebooks
 # parity with torch, transformers and peft: some gigabytes of packages, in an environment of its own
 test-extra: .venv-extra/installed
 	.venv-extra/bin/pytest tests/extra tests/tune
+
+# the part of it that wants neither the embedded model nor training
+test-extra-light: .venv-extra/installed
+	.venv-extra/bin/pytest tests/extra -m "not real"
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -40,6 +47,7 @@ table: .venv/installed
 .venv-extra/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-extra
 	.venv-extra/bin/python -m pip install --quiet --upgrade pip
+	.venv-extra/bin/python -m pip install --quiet "$(TORCH)"
 	.venv-extra/bin/python -m pip install --quiet -e ".[dev,tune,transformers]" "peft>=0.15" \
 		"onnxruntime-genai>=0.18" onnx-ir
 	touch $@

@@ -16,7 +16,7 @@ from tests.index_server import Fault
 REPO = "tiny-org/tiny-ONNX"
 COMMIT = "c" * 40
 NEWER = "d" * 40
-LFS_SUFFIXES = (".onnx", ".onnx_data", ".safetensors")
+LFS_SUFFIXES = (".onnx", ".onnx_data", ".safetensors", ".gguf", ".bin")
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 100000\n"
 PAGE = b"<!DOCTYPE html><html><body>Please log in to the network</body></html>"
 
@@ -56,11 +56,12 @@ class Seen:
 
 @dataclass
 class Repo:
-    """Files by commit; the first commit is where `main` stands."""
+    """Files by commit, and where `main` stands; `gguf_family` is the architecture that the hub tells."""
 
     commits: dict[str, dict[str, bytes]]
     main: str = COMMIT
     tags: dict[str, str] = field(default_factory=dict)
+    gguf_family: str = ""
 
     def resolve(self, revision):
         return {"main": self.main, **self.tags}.get(revision, revision if revision in self.commits else None)
@@ -156,6 +157,7 @@ class HubServer:
                 else:
                     siblings = [self._sibling(*item) for item in repo.commits[commit].items()]
                     info = {"id": name, "modelId": name, "sha": commit, "siblings": siblings}
+                    info |= {"gguf": {"architecture": repo.gguf_family}} if repo.gguf_family else {}
                     self._answer(json.dumps(info).encode(), fault)
 
             def _sibling(self, name, content):

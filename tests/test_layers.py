@@ -12,12 +12,13 @@ LAYERS = [
     {"displays", "errors", "events", "optional", "settings", "progress"},
     {
         "casing", "catalog", "checks", "devices", "download", "failures", "extraction", "fillers", "focus", "hub", "hub_cache", "hub_listing", "language", "package_index", "phrases",
-        "marks", "model_config", "model_files", "model_spec", "own_models", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "wordlists", "tokenizer",
+        "marks", "model_config", "model_files", "model_spec", "own_models", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "token_bytes", "wordlists", "tokenizer",
+        "gguf_names", "graph_data", "hub_files",
     },
     {"convert", "backends"},
     {"generation"},
     {"folders", "loading"},
-    {"session", "titling", "inventory"},
+    {"session", "answers", "call_options", "many", "titling", "inventory"},
     {"lab", "tune", "doctor", "cli", "__main__"},
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

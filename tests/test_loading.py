@@ -183,6 +183,29 @@ def test_auto_makes_no_second_build(gguf):
     assert len(folders) == 1
 
 
+def test_auto_is_resolved_before_the_build_is_named(gguf, monkeypatch):
+    """A file that no entry describes: `auto` and what it stands for are one build, whichever comes first."""
+    folders = {loading.load(gguf, dtype=d, progress=Progress(False)).folder for d in (None, "q8", "auto")}
+    assert len(folders) == 1
+    assert len(store.entries()) == 1
+    import tinykit.convert.importer as importer
+
+    monkeypatch.setattr(
+        importer, "open_source", lambda path: pytest.fail("parsed again to learn what auto is")
+    )
+    assert loading.load(gguf, progress=Progress(False)).folder in folders
+
+
+def test_auto_of_four_bit_weights_is_known_after_an_import_to_eight(tmp_path):
+    path = tiny.write_gguf(tmp_path / "m.gguf", "llama", tiny.random_weights("llama"), "Q4_0")
+    dtypes = [
+        loading.load(path, dtype=d, progress=Progress(False)).engine.backend.info.dtype
+        for d in ("q8", "auto", "q4", None)
+    ]
+    assert dtypes == ["q8", "q4", "q4", "q4"]
+    assert len(store.entries()) == 2
+
+
 @pytest.mark.parametrize("member", ["some/M.Q4_1.gguf", "m-q8_0.gguf", "m.Q4_K_M.gguf", "m-bf16.gguf"])
 def test_impossible_dtype_is_refused_before_anything_is_fetched(member, monkeypatch):
     monkeypatch.setattr(loading.sources, "fetch", lambda *a, **o: pytest.fail("fetched"))

@@ -210,3 +210,29 @@ def test_folder_wins_over_a_hub_id(tmp_path, monkeypatch, config):
     assert registry.get_model("owner/name").sources == (HubSource("owner/name"),)
     (folder / config).write_text("{}")
     assert registry.get_model("owner/name").sources == (FileSource(folder),)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("o/Some-GGUF:Q4_K_M", HubSource("o/Some-GGUF", gguf="Q4_K_M")),
+        ("hf://o/Some-GGUF@v1.0:Q8_0", HubSource("o/Some-GGUF", "v1.0", gguf="Q8_0")),
+        ("o/Some-GGUF:some-f16.gguf", HubSource("o/Some-GGUF", gguf="some-f16.gguf")),
+        (
+            "https://huggingface.co/o/n/blob/main/a/b-Q8_0.gguf",
+            HubSource("o/n", "main", gguf="a/b-Q8_0.gguf"),
+        ),
+        ("https://huggingface.co/o/n/resolve/main/b.gguf", HubSource("o/n", "main", gguf="b.gguf")),
+    ],
+)
+def test_gguf_file_of_a_repo(name, source):
+    spec = registry.get_model(name)
+    assert (spec.sources, spec.key) == ((source,), source.name)
+    assert registry.get_model(source.name).sources == (source,)
+
+
+def test_path_that_looks_like_a_choice_is_a_path_if_it_exists(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / "n:x.gguf").write_bytes(b"GGUF")
+    assert isinstance(registry.get_model("o/n:x.gguf").sources[0], FileSource)

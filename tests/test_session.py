@@ -112,14 +112,17 @@ def test_message_that_is_not_text_is_an_error(session, message):
 
 def test_complete_puts_the_system_text_first(session, monkeypatch):
     seen = []
-    monkeypatch.setattr(session, "chat", lambda messages, **options: seen.append((messages, options)))
-    session.complete("hello there", system="  be brief ", max_tokens=3)
+    tokenizer = session.load().engine.tokenizer
+    encode = tokenizer.encode_chat
+    monkeypatch.setattr(tokenizer, "encode_chat", lambda turns: (seen.append(turns), encode(turns))[1])
+    assert session.complete("hello there", system="  be brief ", max_tokens=3).usage.completion_tokens <= 3
     session.complete("hello there", system="   ")
-    assert [list(map(tuple, messages)) for messages, _ in seen] == [
+    session.stream("hello there", system="be brief")
+    assert [list(map(tuple, messages)) for messages in seen] == [
         [("system", "be brief"), ("user", "hello there")],
         [("user", "hello there")],
+        [("system", "be brief"), ("user", "hello there")],
     ]
-    assert seen[0][1]["max_tokens"] == 3
 
 
 @pytest.mark.parametrize("prompt", ["", "  ", None, 7], ids=str)

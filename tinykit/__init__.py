@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tinykit.doctor import doctor
     from tinykit.errors import TinykitError
-    from tinykit.generation.request import Completion
+    from tinykit.generation.result import Completion
     from tinykit.progress import ProgressEvent
     from tinykit.recipes import RECIPES, Recipe
     from tinykit.registry import MODELS, ModelSpec, register_model
@@ -40,7 +40,7 @@ __all__ = [
 _HOMES = {
     "MODELS": "tinykit.registry",
     "RECIPES": "tinykit.recipes",
-    "Completion": "tinykit.generation.request",
+    "Completion": "tinykit.generation.result",
     "ModelSpec": "tinykit.registry",
     "ProgressEvent": "tinykit.progress",
     "Recipe": "tinykit.recipes",

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinykit import store
 from tinykit.errors import BackendError, ModelFileError, OptionError, TinykitError
+from tinykit.graph_data import is_inside
 from tinykit.marks import digest, file_marks
 from tinykit.model_config import CONFIG_FILES, ModelConfig, read_config
 from tinykit.model_files import FileChoice, choose_files, onnx_choices
@@ -71,6 +72,7 @@ class _Prepared:
     windows: Mapping[str, int]
     rotary_rows: int | None
     passes: tuple[str, ...]
+    can_batch: bool = False
 
 
 def has_graphs(folder: Path) -> bool:
@@ -176,6 +178,7 @@ def _load(prepared: _Prepared, choice: FileChoice, config: ModelConfig, threads:
         context_length=min(lengths, default=_NO_CONTEXT),
         threads=threads,
         shared_kv=prepared.shared_kv,
+        can_batch=prepared.can_batch,
         hints=_hints(config, prepared.windows),
         data=prepared.data,
     )
@@ -211,14 +214,19 @@ def _prepare(
                 with progress.stage(f"{key}: prepare {choice.dtype}", total=None, unit="graphs", model=key):
                     _write_prepared(source, choice, config, target)
     facts = json.loads((entry.path / _PREPARED).read_text(encoding="utf-8"))
-    facts["passes"] = tuple(facts["passes"])
-    if not facts["passes"]:
-        return _Prepared(**{**facts, "graph": source, "data": {}})
+    return _prepared(source, entry.path, facts)
+
+
+def _prepared(source: Path, folder: Path, facts: Mapping[str, Any]) -> _Prepared:
+    """The graph to load: the one written to `folder`, or the source if no pass changed it."""
+    passes = tuple(facts["passes"])
+    if not passes:
+        return _Prepared(**{**facts, "graph": source, "data": {}, "passes": ()})
     places = {name: source.parent / name for name in facts["data"]}
-    own = entry.path / f"{_GRAPH}_data"
+    own = folder / f"{_GRAPH}_data"
     if own.is_file():
         places[own.name] = own
-    return _Prepared(**{**facts, "graph": entry.path / _GRAPH, "data": places})
+    return _Prepared(**{**facts, "graph": folder / _GRAPH, "data": places, "passes": passes})
 
 
 def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, target: Path) -> None:
@@ -229,28 +237,26 @@ def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, targe
     _check_data(source, facts["data"])
     facts["passes"] = apply_passes(model)
     if facts["passes"]:
-        own = write_graph(model, target / _GRAPH)
-        places = {name: source.parent / name for name in facts["data"]}
-        if own is not None:
-            places[own.name] = own
-        changed = _Prepared(**{**facts, "graph": target / _GRAPH, "data": places})
+        write_graph(model, target / _GRAPH)
+        changed = _prepared(source, target, facts)
         original = _Prepared(**{**facts, "graph": source, "data": {}, "shared_kv": False, "passes": ()})
         if not _same_answers(original, changed, choice, config):
             facts["passes"] = ()
             for file in target.iterdir():
                 file.unlink()
+    facts["can_batch"] = _can_batch(_prepared(source, target, facts), choice, config)
     (target / _PREPARED).write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
 
 def _check_data(source: Path, names: tuple[str, ...]) -> None:
     for name in names:
         place = source.parent / name
-        if Path(name).is_absolute() or ".." in Path(name).parts:
+        if not is_inside(name):
             raise ModelFileError(f"{source} refers to a file outside its folder: {name}.", path=source)
         if not place.is_file():
             raise ModelFileError(
                 f"{source.name} needs the file {name}, which is not beside it.",
-                hint="The download is not complete; fetch the model again.",
+                hint="Copy it there or fetch the model again; if the repo lacks it, choose another dtype.",
                 path=place,
             )
 
@@ -261,8 +267,44 @@ def _same_answers(original: _Prepared, changed: _Prepared, choice: FileChoice, c
         before, after = (_probe(prepared, choice, config) for prepared in (original, changed))
     except TinykitError:
         return False
-    norms = float((before @ before) * (after @ after)) ** 0.5
-    return bool(norms > 0 and float(before @ after) / norms >= _MIN_SIMILARITY)
+    return _are_similar(before, after)
+
+
+def _can_batch(prepared: _Prepared, choice: FileChoice, config: ModelConfig) -> bool:
+    """Whether sequences of different lengths answer together as they do alone.
+
+    Some graphs take several rows and then look at the wrong tokens, so this is tried and not read.
+    """
+    import numpy as np
+
+    try:
+        backend = _load(replace(prepared, can_batch=True), choice, config, None)
+    except TinykitError:
+        return False  # the error will be met again where it can be told
+    try:
+        if not backend.info.can_batch:
+            return False
+        batch, states = backend.new_batch(), []
+        for length in (_PROBE_TOKENS, 1, _PROBE_TOKENS // 2):
+            states.append(backend.new_state())
+            backend.forward(_probe_ids(backend)[-length:], states[-1])
+            batch.add(states[-1])
+        for token_id in _probe_ids(backend)[:2]:
+            together = batch.forward([token_id] * len(states)).astype(np.float64)
+            for row, state in zip(together, states, strict=True):
+                alone = backend.forward([token_id], state)[0].astype(np.float64)
+                if not _are_similar(row - row.mean(), alone - alone.mean()):
+                    return False
+        return True
+    except TinykitError:
+        return False
+    finally:
+        backend.close()
+
+
+def _are_similar(a: Any, b: Any) -> bool:
+    norms = float((a @ a) * (b @ b)) ** 0.5
+    return bool(norms > 0 and float(a @ b) / norms >= _MIN_SIMILARITY)
 
 
 def _probe(prepared: _Prepared, choice: FileChoice, config: ModelConfig) -> Any:
@@ -271,9 +313,13 @@ def _probe(prepared: _Prepared, choice: FileChoice, config: ModelConfig) -> Any:
 
     backend = _load(prepared, choice, config, None)
     try:
-        vocab_size = backend.info.vocab_size
-        token_ids = [(n * vocab_size) // _PROBE_TOKENS for n in range(_PROBE_TOKENS)]
-        logits = backend.forward(token_ids, backend.new_state())[0].astype(np.float64)
+        logits = backend.forward(_probe_ids(backend), backend.new_state())[0].astype(np.float64)
         return logits - logits.mean()
     finally:
         backend.close()
+
+
+def _probe_ids(backend: OnnxBackend) -> list[int]:
+    """Tokens from all over the vocabulary."""
+    vocab_size = backend.info.vocab_size
+    return [(n * vocab_size) // _PROBE_TOKENS for n in range(_PROBE_TOKENS)]

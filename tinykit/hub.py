@@ -13,14 +13,16 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tinykit import hub_cache, store
-from tinykit.errors import AccessError, ChecksumError, OfflineError, OptionError, TinykitError
+from tinykit.errors import AccessError, ChecksumError, OfflineError, TinykitError
+from tinykit.graph_data import unexplained_names
+from tinykit.hub_files import check_family, choose_for, with_named_data
 from tinykit.hub_listing import Listing, RemoteFile, access_error, endpoint, headers, list_repo, offline_error
-from tinykit.model_files import FileChoice, choose_files, choose_safetensors, onnx_choices
+from tinykit.model_files import FileChoice, onnx_choices
 from tinykit.model_spec import HubSource
 from tinykit.progress import Progress, Stage
 
@@ -47,6 +49,12 @@ class HubCopy:
     dtype: str
     files: Mapping[str, RemoteFile]
     offered: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """What to open: the folder, or the GGUF file that is the whole model."""
+        name = next(iter(self.files), "") if len(self.files) == 1 else ""
+        return self.folder / name if name.endswith(".gguf") else self.folder
 
     @property
     def size_bytes(self) -> int:
@@ -83,7 +91,7 @@ class Plan:
 
     Attributes:
         listing: All files of the repo.
-        choice: Those that the model needs.
+        choice: Those that the model needs, as far as their names tell; a graph may name more.
         missing: Those of them that are not here.
     """
 
@@ -135,7 +143,8 @@ def plan(source: HubSource, dtype: str = "auto", *, check_hashes: bool = False) 
         SourceError: The repo cannot be listed (one of its kinds says why).
     """
     listing = list_repo(source)
-    choice = _choose(source, list(listing.files), dtype)
+    choice = choose_for(source, list(listing.files), dtype)
+    check_family(listing, choice)
     files = [listing.files[name] for name in choice.names]
     missing = tuple(f for f in files if not _is_here(listing, f, check_hashes=check_hashes))
     return Plan(listing, choice, missing)
@@ -189,13 +198,9 @@ def fetch(
         if force:
             raise
         return _unlisted(source, dtype, exc)
-    if planned.missing:
+    if planned.missing or unexplained_names(list(planned.listing.files), planned.choice.graph):
         with hub_cache.repo_lock(source.repo, lambda text: progress.note(text, model=model)):
-            # whoever held the lock before us may have fetched them
-            missing = [f for f in planned.missing if not _is_here(planned.listing, f, check_hashes=force)]
-            fetched = [f for f in missing if not _has_blob(source, f, check_hashes=force)]
-            _download_all(source, planned.listing.commit, fetched, progress, model)
-            _add_all(source, planned.listing.commit, missing)
+            planned = _fetch_missing(source, planned, progress, model, check_hashes=force)
     return _write_note(source, dtype, planned)
 
 
@@ -219,31 +224,44 @@ def copies(source: HubSource) -> list[HubCopy]:
     return list(found.values())
 
 
-def _choose(source: HubSource, names: list[str], dtype: str) -> FileChoice:
-    if source.files:
-        missing = set(source.files) - set(names)
-        if missing:
-            raise OptionError(
-                f"{source.repo} has no {', '.join(sorted(missing))}", name="files", value=source.files
-            )
-        return FileChoice("auto", "", source.files, ())
-    if source.backend == "mlx":
-        return choose_safetensors(names, with_old_tokenizers=True)
-    if not onnx_choices(names) and "config.json" in names and any(n.endswith(".safetensors") for n in names):
-        return choose_safetensors(names)
-    return choose_files(names, dtype)
-
-
 def _unlisted(source: HubSource, dtype: str, error: OfflineError) -> HubCopy:
     """A copy that another program put into the hub's cache, when the hub cannot be asked for its files."""
     commit = hub_cache.known_commit(source.repo, source.revision)
     folder = hub_cache.snapshot_folder(source.repo, commit or "none")
     try:
-        choice = _choose(source, hub_cache.names_in(folder), dtype)
+        choice = choose_for(source, hub_cache.names_in(folder), dtype)
     except TinykitError:
         raise error from None
+    choice = with_named_data(choice, hub_cache.names_in(folder), folder / choice.graph)
     files = {name: RemoteFile(name, (folder / name).stat().st_size) for name in choice.names}
     return HubCopy(source, folder, commit or "", choice.dtype, files)
+
+
+def _fetch_missing(
+    source: HubSource, planned: Plan, progress: Progress, model: str | None, *, check_hashes: bool
+) -> Plan:
+    """Download what is missing, then what only the graph names; returns the plan with all of it."""
+    listing, choice, added = planned.listing, planned.choice, []
+    for _ in range(2):
+        # whoever held the lock before us may have fetched them
+        files = [listing.files[name] for name in choice.names if name not in {file.name for file in added}]
+        missing = [f for f in files if not _is_here(listing, f, check_hashes=check_hashes)]
+        fetched = [f for f in missing if not _has_blob(source, f, check_hashes=check_hashes)]
+        _download_all(source, listing.commit, fetched, progress, model)
+        added += missing
+        choice = with_named_data(choice, list(listing.files), _graph_path(listing, choice))
+        if choice == planned.choice:
+            break
+    _add_all(source, listing.commit, added)
+    return replace(planned, choice=choice)
+
+
+def _graph_path(listing: Listing, choice: FileChoice) -> Path:
+    """Where a graph is that has arrived: in the snapshot, or about to be linked there."""
+    place = hub_cache.snapshot_folder(listing.repo, listing.commit) / choice.graph
+    if place.is_file() or not choice.graph:
+        return place
+    return hub_cache.blob_path(listing.repo, listing.files[choice.graph].checksum)
 
 
 def _download_all(

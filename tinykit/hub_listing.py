@@ -49,11 +49,12 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of a repo at one commit."""
+    """The files of a repo at one commit, and the architecture of its GGUF files if the hub tells it."""
 
     repo: str
     commit: str
     files: Mapping[str, RemoteFile]
+    gguf_family: str = ""
 
 
 def endpoint() -> str:
@@ -199,7 +200,8 @@ def _listing(source: HubSource, info: Any) -> Listing:
             continue
         checksum = {"sha256": lfs["sha256"]} if lfs else {"git_sha1": sibling["blobId"]}
         files[name] = RemoteFile(name, int((lfs or sibling)["size"]), **checksum)
-    return Listing(source.repo, str(info["sha"]), files)
+    family = (info.get("gguf") or {}).get("architecture")
+    return Listing(source.repo, str(info["sha"]), files, str(family or ""))
 
 
 def _may_pass(exc: Exception) -> bool:

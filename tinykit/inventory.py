@@ -43,7 +43,7 @@ def model_row(spec: ModelSpec, entries: Sequence[store.Entry] | None = None) -> 
     copies = _copies(spec)
     path = sources.locate(spec)
     if path is None and copies:
-        path = copies[0].folder
+        path = copies[0].path
     return {
         "key": spec.key,
         "label": spec.label,
@@ -108,7 +108,7 @@ def verify_model(spec: ModelSpec) -> int:
 
 def remove_model(spec: ModelSpec) -> Removal:
     """Remove a model's imports and downloads from our store, and nothing outside it."""
-    kept = [copy.folder for copy in _copies(spec)]
+    kept = [copy.path for copy in _copies(spec)]
     doomed = _entries(spec)
     for entry in _stored_sources(spec):
         if _is_shared(spec, entry):
@@ -142,7 +142,7 @@ def _builds(spec: ModelSpec, entries: Sequence[store.Entry] | None = None) -> li
     from tinykit.loading import build_entries  # numpy, which a machine without imports is spared
 
     folders = [source.path for source in spec.sources if isinstance(source, FileSource)]
-    folders += [copy.folder for copy in _copies(spec)]
+    folders += [copy.path for copy in _copies(spec)]
     own = {entry.path for entry in found if _is_graph_of(entry, folders)}
     for source in dict.fromkeys((*spec.sources[:1], *map(FileSource, folders))):
         with suppress(ModelFileError, OSError):  # a file that is not there any more has no imports that count

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinykit import hub, settings, sources, store
@@ -16,6 +15,7 @@ from tinykit.devices import device_name
 from tinykit.errors import BackendError, ChecksumError, ModelFileError, OptionError, SourceError
 from tinykit.folders import OpenedFolder, Skipped, has_graphs, open_folder
 from tinykit.generation.engine import Engine
+from tinykit.gguf_names import is_number_format, number_format
 from tinykit.marks import digest, file_marks
 from tinykit.progress import Progress
 from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource, get_model
@@ -24,6 +24,7 @@ from tinykit.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from tinykit.backends.onnx import OnnxBackend
     from tinykit.convert.decoder import DecoderDtype
+    from tinykit.convert.importer import Source as Weights
 
 DEFAULT_MODEL = "smollm2-135m-titles"
 DTYPES = (
@@ -31,6 +32,7 @@ DTYPES = (
     "q2", "q2f16", "q1", "q1f16",
 )  # fmt: skip
 _IMPORT_DTYPES = ("auto", "fp32", "q8", "q4")  # what weights without a graph can be imported to
+_AUTO = "auto"  # in the marker of an import: the precision that `auto` means for its weights
 _ALIASES = {"int8": "q8"}  # of an import; graphs may come as either
 
 
@@ -60,7 +62,7 @@ def checked_dtype(name: str | None, spec: ModelSpec) -> str:
     if is_import:
         dtype = _ALIASES.get(dtype, dtype)
     known = _IMPORT_DTYPES if is_import else DTYPES
-    if dtype not in known:
+    if dtype not in known and (is_import or not is_number_format(dtype)):
         raise OptionError(
             f"Unknown dtype {asked!r}; known are {', '.join(known)}.", name="dtype", value=asked
         )
@@ -72,17 +74,12 @@ def checked_dtype(name: str | None, spec: ModelSpec) -> str:
 
 
 def _check_q4(spec: ModelSpec) -> None:
-    """Refuse 4 bits before anything is fetched, where the file's name tells that it has none.
-
-    GGUF files end with their number format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
-    """
+    """Refuse 4 bits before anything is fetched, where the file's name tells that it has none."""
     from tinykit.convert.importer import choose_dtype
 
     for source in spec.sources:
-        if isinstance(source, WheelSource):
-            stem = PurePosixPath(source.member).stem.upper()
-            if kind := re.search(r"[-._]((?:[IT]?Q|B?F)[0-9]+\w*)$", stem):
-                choose_dtype("q4", [kind[1]], spec.key)
+        if isinstance(source, WheelSource) and (kind := number_format(source.member)):
+            choose_dtype("q4", [kind], spec.key)
 
 
 def build_entry(spec: ModelSpec, dtype: str) -> store.Entry:
@@ -138,17 +135,41 @@ def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | 
     if graphs := graph_folder(local):
         _open_graphs(spec, graphs, dtype, progress=progress, offline=offline).backend.close()
         return graphs
-    spec, dtype = local, _ALIASES.get(dtype, dtype)
-    entry = build_entry(spec, dtype)
+    target, checkpoint = _import_dtype(local, dtype, progress=progress, offline=offline)
+    entry = build_entry(local, target)
     if entry.is_complete():
         return entry.path
-    source = sources.fetch(spec, progress=progress, offline=offline)
-    info: dict[str, object] = {"model": spec.key, "dtype": dtype}
+    source = sources.fetch(local, progress=progress, offline=offline)
+    info: dict[str, object] = {"model": spec.key, "dtype": target}
     with store.building(entry, info=info, on_wait=lambda text: progress.note(text, model=spec.key)) as folder:
         if folder is not None:
-            _check_hash(spec, source)
-            _import(spec, source, folder, dtype, progress)
+            _check_hash(local, source)
+            info[_AUTO] = _import(local, source, folder, target, progress, checkpoint)
     return entry.path
+
+
+def _import_dtype(
+    spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | None
+) -> tuple[str, Weights | None]:
+    """The precision to import to, and the weights if they had to be opened to learn what `auto` means.
+
+    An import notes what `auto` means for its weights, so that a warm load need not parse them.
+    """
+    from tinykit.convert.fields import readable
+    from tinykit.convert.importer import open_source, resolve_dtype
+
+    dtype = _ALIASES.get(dtype, dtype)
+    if dtype in _IMPORT_DTYPES and dtype != "auto":
+        return dtype, None
+    for entry in build_entries(spec):
+        known = entry.info().get(_AUTO) if entry.is_complete() else None
+        if known in _IMPORT_DTYPES:
+            return known, None
+    source = sources.fetch(spec, progress=progress, offline=offline)
+    _check_hash(spec, source)
+    with readable(source):
+        checkpoint = open_source(source)
+        return resolve_dtype(checkpoint, "auto"), checkpoint
 
 
 def load(
@@ -177,19 +198,33 @@ def load(
     local = on_this_machine(spec, chosen_dtype, progress=progress, offline=offline)
     if graphs := graph_folder(local):
         opened = _open_graphs(spec, graphs, chosen_dtype, threads=threads, progress=progress, offline=offline)
-        engine = _engine(opened.backend, opened.tokenizer, opened.eos_ids)
+        engine = _engine(
+            opened.backend, opened.tokenizer, opened.eos_ids, spec, lambda: digest(_marks(graphs))
+        )
         progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
         return Loaded(spec, engine, graphs, time.perf_counter() - started, opened.skipped)
     folder = prepare(local, chosen_dtype, progress=progress, offline=offline)
     backend, eos_ids = _open(folder, threads=threads)
     tokenizer = Tokenizer.from_folder(folder)
-    engine = _engine(backend, tokenizer, (*eos_ids, *tokenizer.end_ids()))
+    engine = _engine(backend, tokenizer, (*eos_ids, *tokenizer.end_ids()), spec, lambda: folder.name)
     progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
     return Loaded(spec, engine, folder, time.perf_counter() - started)
 
 
-def _engine(backend: OnnxBackend, tokenizer: Tokenizer, eos_ids: Sequence[int]) -> Engine:
-    return Engine(backend, tokenizer, eos_ids, cache_bytes=settings.get("cache_bytes"))
+def _engine(
+    backend: OnnxBackend,
+    tokenizer: Tokenizer,
+    eos_ids: Sequence[int],
+    spec: ModelSpec,
+    build: Callable[[], str],
+) -> Engine:
+    return Engine(
+        backend,
+        tokenizer,
+        eos_ids,
+        cache_bytes=settings.get("cache_bytes"),
+        identity=lambda: {"model": spec.key, "build": build()},
+    )
 
 
 def _open_graphs(
@@ -268,7 +303,15 @@ def _check_hash(spec: ModelSpec, path: Path) -> None:
         )
 
 
-def _import(spec: ModelSpec, source: Path, folder: Path, dtype: str, progress: Progress) -> None:
+def _import(
+    spec: ModelSpec,
+    source: Path,
+    folder: Path,
+    dtype: str,
+    progress: Progress,
+    checkpoint: Weights | None = None,
+) -> str:
+    """Import into `folder`; returns the precision that `auto` means for these weights."""
     from tinykit.convert.adapter import Adapter
     from tinykit.convert.fields import readable
     from tinykit.convert.importer import import_model, needed_bytes, open_source, resolve_dtype
@@ -276,12 +319,13 @@ def _import(spec: ModelSpec, source: Path, folder: Path, dtype: str, progress: P
     label = f"{spec.key}: import"
     with progress.stage(label, total=None, unit="layers", model=spec.key) as stage, readable(source):
         adapter = Adapter(spec.adapter) if spec.adapter is not None else None
-        checkpoint = open_source(source)
+        checkpoint = checkpoint or open_source(source)
         target = resolve_dtype(checkpoint, dtype)
         store.require_space(folder, needed_bytes(checkpoint, target))
         stage.total = checkpoint.architecture.layers
         import_model(checkpoint, folder, dtype=target, adapter=adapter, advance=stage.advance)
         _smoke(folder, target)
+        return resolve_dtype(checkpoint, "auto")
 
 
 def _smoke(folder: Path, dtype: DecoderDtype) -> None:

@@ -46,6 +46,7 @@ class HubSource:
             then kept.
         backend: The backend that can read it.
         files: The files that are needed, if they follow no known layout.
+        gguf: Number format or name of the GGUF file to take, such as `Q4_K_M`; empty leaves the choice to us.
         size_bytes: About what the model's usual precision weighs, for tables; 0 if nobody has noted it.
     """
 
@@ -54,11 +55,13 @@ class HubSource:
     backend: BackendName = "onnx"
     files: tuple[str, ...] = ()
     size_bytes: int = 0
+    gguf: str = ""
 
     @property
     def name(self) -> str:
-        """The repo, with its revision if there is one: `owner/name@revision`."""
-        return f"{self.repo}@{self.revision}" if self.revision else self.repo
+        """The repo, with its revision and chosen file if there are any: `owner/name@revision:Q4_K_M`."""
+        revision = f"@{self.revision}" if self.revision else ""
+        return f"{self.repo}{revision}{f':{self.gguf}' if self.gguf else ''}"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ class Reason(StrEnum):
     NO_TITLE = "no_title"
     EMPTY = "empty"
     CANCELLED = "cancelled"
+    FAILED = "failed"
     CUT_OFF = "cut_off"
     THINK_LEAK = "think_leak"
     BUDGET_SPENT_THINKING = "budget_spent_thinking"
@@ -47,6 +48,7 @@ _EXPLANATIONS = {
     Reason.NO_TASK: "The message is a greeting, thanks or a test, so no title was asked for.",
     Reason.NO_TITLE: "The model answered that the message needs no title.",
     Reason.EMPTY: "No letter or digit was left.",
+    Reason.FAILED: "The title could not be asked for.",
     Reason.CANCELLED: "The generation was stopped before the title was complete.",
     Reason.CUT_OFF: "The token limit was reached before the title was closed.",
     Reason.THINK_LEAK: "The reply held the model's thinking.",

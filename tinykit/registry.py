@@ -1,7 +1,8 @@
 """The models that tinykit knows by name, and how a name becomes a model.
 
 A name is a key of the catalog, of a package or of the user's config file; else the path of a GGUF file or
-of a model folder; else the id of a repo on the hub, `owner/name` or `owner/name@revision`.
+of a model folder; else the id of a repo on the hub, `owner/name` or `owner/name@revision`, with `:Q4_K_M` or
+`:file.gguf` behind it to choose one of its GGUF files.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ __all__ = [
 MODELS: dict[str, ModelSpec] = {spec.key: spec for spec in CATALOG}
 
 _REPO = re.compile(
-    r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95})(@(?P<revision>[\w./-]+))?", re.ASCII
+    r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95})(@(?P<revision>[\w./-]+))?(:(?P<gguf>[\w./-]+))?",
+    re.ASCII,
+)
+# the address of a file on the hub's pages
+_FILE_PAGE = re.compile(
+    r"(?P<repo>[\w.-]+/[\w.-]+)/(?:blob|resolve)/(?P<revision>[\w.-]+)/(?P<gguf>[\w./-]+\.gguf)", re.ASCII
 )
 _HUB_PREFIXES = ("hf://", "https://huggingface.co/", "https://hf.co/")
 _MODEL_CONFIGS = ("config.json", "genai_config.json")
@@ -96,9 +102,10 @@ def get_model(name: str | Path) -> ModelSpec:
     path = Path(name)
     with suppress(RuntimeError):  # "~name" without such a user
         path = path.expanduser()
-    if path.suffix.lower() == ".gguf" or _is_model_folder(path):
-        return _spec_for_path(path)
     spec = _spec_for_repo(name) if isinstance(name, str) else None
+    is_file_of_repo = spec is not None and ":" in str(name) and not _is_file(path)
+    if (path.suffix.lower() == ".gguf" and not is_file_of_repo) or _is_model_folder(path):
+        return _spec_for_path(path)
     if spec is not None:
         return spec
     nearest = difflib.get_close_matches(str(name).lower(), known_models(), n=3, cutoff=0.5)
@@ -141,8 +148,8 @@ def _is_file(path: Path) -> bool:
 def _spec_for_repo(name: str) -> ModelSpec | None:
     for prefix in _HUB_PREFIXES:
         name = name.removeprefix(prefix)
-    match = _REPO.fullmatch(name.rstrip("/"))
+    match = _REPO.fullmatch(name.rstrip("/")) or _FILE_PAGE.fullmatch(name)
     if match is None:
         return None
-    source = HubSource(match["repo"], match["revision"])
+    source = HubSource(match["repo"], match["revision"], gguf=match["gguf"] or "")
     return ModelSpec(key=source.name, label=match["repo"].partition("/")[2], family="", sources=(source,))

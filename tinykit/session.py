@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tinykit import settings
+from tinykit.answers import Answers
 from tinykit.errors import ClosedError, OptionError
+from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task
 from tinykit.generation.engine import Engine
-from tinykit.generation.request import Completion, GenerationOptions, Request
 from tinykit.language import is_english
 from tinykit.loading import DEFAULT_MODEL, Loaded, checked_dtype, load
+from tinykit.many import as_list, checked_count, run_in_order, title_or_failure
 from tinykit.progress import Progress, ProgressEvent
 from tinykit.reasons import Reason, Step
 from tinykit.recipes import DEFAULT_RECIPE, Recipe, get_recipe
 from tinykit.registry import ModelSpec, get_model
 from tinykit.titles import has_task, prepare_conversation
-from tinykit.titling import Title, first_words_title, fixed_prefix, model_title, no_task
+from tinykit.titling import Title, first_words_title, fixed_prefix, model_title, no_task, title_task
 from tinykit.tokenizer import Message, as_messages
 
 RECIPE_NAME = "recipe.json"  # in an adapter's folder: the recipe that it was trained for
 
 
-class TinySession:
+class TinySession(Answers):
     """A tiny language model, ready to title, chat and complete.
 
     Args:
@@ -64,11 +66,12 @@ class TinySession:
         wanted = recipe if recipe is not None else settings.get("recipe") or self.spec.recipe
         self.recipe = get_recipe(wanted or DEFAULT_RECIPE)
         checked_dtype(dtype, self.spec)
+        self._progress = Progress(progress)
         self._load_options: dict[str, Any] = {
             "device": device,
             "dtype": dtype,
             "threads": threads,
-            "progress": Progress(progress),
+            "progress": self._progress,
             "offline": offline,
         }
         self._lock = threading.Lock()
@@ -94,6 +97,9 @@ class TinySession:
         """The engine for chats: a model that was trained for titles alone has another for them."""
         chat_model = self.spec.chat_model
         return self._load(get_model(chat_model) if chat_model else self.spec).engine
+
+    def _engines(self) -> list[Engine]:
+        return [loaded.engine for loaded in list(self._loaded.values())]
 
     @property
     def load_s(self) -> float:
@@ -125,60 +131,64 @@ class TinySession:
             OptionError: `message` is neither text nor messages.
         """
         chosen = self.recipe if recipe is None else get_recipe(recipe)
-        if not isinstance(message, str):
-            message = _chat_text(message, chosen)
-        if not has_task(message):
-            return no_task(chosen)
-        if chosen.method == "first-words":
-            return first_words_title(message, chosen)
-        if chosen.languages == "english" and not is_english(message):
-            return first_words_title(message, chosen, Step(Reason.LANGUAGE))
+        text = _text(message, chosen)
+        if (found := _without_model(text, chosen)) is not None:
+            return found
         engine = self.load().engine
-        if chosen not in self._prefixes:
-            self._prefixes[chosen] = fixed_prefix(engine.tokenizer, chosen)
-        return model_title(engine, message, chosen, self._prefixes[chosen])
+        return model_title(engine, text, chosen, self._prefix_tokens(engine, chosen))
 
-    def chat(
+    def _title_task(
+        self, message: str | Sequence[Message | Mapping[str, str]], recipe: Recipe, exact: bool
+    ) -> Task[Title]:
+        text = _text(message, recipe)
+        if (found := _without_model(text, recipe)) is not None:
+            return found
+        engine = self.load().engine
+        prefix_tokens = self._prefix_tokens(engine, recipe)
+        return (yield from title_task(engine, text, recipe, prefix_tokens, exact=exact))
+
+    def _prefix_tokens(self, engine: Engine, recipe: Recipe) -> int:
+        if recipe not in self._prefixes:
+            self._prefixes[recipe] = fixed_prefix(engine.tokenizer, recipe)
+        return self._prefixes[recipe]
+
+    def titles(
         self,
-        messages: Sequence[Message | Mapping[str, str]],
+        messages: Iterable[str | Sequence[Message | Mapping[str, str]]],
         *,
-        max_tokens: int = 256,
-        stop: str | Sequence[str] = (),
-    ) -> Completion:
-        """The model's answer to a chat, decoded greedily.
+        recipe: str | Path | Recipe | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        exact: bool = False,
+    ) -> list[str | None]:
+        """Titles for many messages, in their order; None as `title` gives it, and where one failed."""
+        results = self.title_results(messages, recipe=recipe, batch_size=batch_size, exact=exact)
+        return [result.text for result in results]
+
+    def title_results(
+        self,
+        messages: Iterable[str | Sequence[Message | Mapping[str, str]]],
+        *,
+        recipe: str | Path | Recipe | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        exact: bool = False,
+    ) -> list[Title]:
+        """The same with all that `title_result` tells; what failed has its `error`, and loses no other.
 
         Args:
-            messages: ``{"role": "system" | "user" | "assistant", "content": text}``, oldest first.
-            max_tokens: New tokens at most, from 1; more than 1,024 counts as 1,024.
-            stop: Texts that end the answer; they are not part of it.
+            messages: Texts or chats.
+            recipe: Another recipe than the session's.
+            batch_size: Messages under way at once; more are faster up to a point, and need more memory.
+            exact: Each as if it were alone, to the last bit, where `batch_size` could make a difference.
 
         Raises:
-            OptionError: an argument that cannot be used.
-            PromptTooLongError: the chat leaves no room in the model's context.
+            KeyboardInterrupt: Ctrl-C; its `partial` lists the titles so far, and None for those that wait.
         """
-        turns = as_messages(messages)
-        options = GenerationOptions(max_tokens, stop)  # type: ignore[arg-type]  # it accepts one string too
-        engine = self._chat_engine()
-        return engine.generate(Request(tuple(engine.tokenizer.encode_chat(turns)), options))
-
-    def complete(
-        self,
-        prompt: str,
-        *,
-        system: str | None = None,
-        max_tokens: int = 256,
-        stop: str | Sequence[str] = (),
-    ) -> Completion:
-        """The answer to one message; `system` is put before it unless it is blank.
-
-        Raises: as `chat`, and OptionError for an empty prompt.
-        """
-        if not isinstance(prompt, str) or not prompt.strip():
-            raise OptionError(
-                f"The prompt must be text that is not empty, not {prompt!r}.", name="prompt", value=prompt
-            )
-        first = [Message("system", system.strip())] if system and system.strip() else []
-        return self.chat([*first, Message("user", prompt)], max_tokens=max_tokens, stop=stop)
+        chosen = self.recipe if recipe is None else get_recipe(recipe)
+        size = checked_count(batch_size, "batch_size")
+        tasks = [self._title_task(message, chosen, exact) for message in as_list(messages, "messages")]
+        engine = self.load().engine if chosen.method == "model" and tasks else None
+        found = run_in_order(engine, tasks, batch_size=size, progress=self._progress, unit="titles")
+        return [title_or_failure(one, chosen) for one in found]
 
     def close(self) -> None:
         """Release the model's memory; closing twice is harmless."""
@@ -204,6 +214,21 @@ class TinySession:
             f"<TinySession {self.spec.key} {info.dtype} on {info.device} "
             f"({info.backend}, {info.threads} threads), titles by {self.recipe.name}>"
         )
+
+
+def _without_model(message: str, recipe: Recipe) -> Title | None:
+    """The title of a message that no model need be asked about."""
+    if not has_task(message):
+        return no_task(recipe)
+    if recipe.method == "first-words":
+        return first_words_title(message, recipe)
+    if recipe.languages == "english" and not is_english(message):
+        return first_words_title(message, recipe, Step(Reason.LANGUAGE))
+    return None
+
+
+def _text(message: str | Sequence[Message | Mapping[str, str]], recipe: Recipe) -> str:
+    return message if isinstance(message, str) else _chat_text(message, recipe)
 
 
 def _chat_text(messages: Sequence[Message | Mapping[str, str]], recipe: Recipe) -> str:

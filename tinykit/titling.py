@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 from dataclasses import dataclass, replace
 
 from tinykit import checks, titles
+from tinykit.errors import TinykitError
 from tinykit.extraction import extract
+from tinykit.generation.batch import Task, run_task
 from tinykit.generation.cache import shared_prefix
 from tinykit.generation.engine import Engine
-from tinykit.generation.request import Completion, GenerationOptions, Request
+from tinykit.generation.request import GenerationOptions, Request
+from tinykit.generation.result import Completion
 from tinykit.reasons import Reason, Step, explain
 from tinykit.recipes import MIN_MESSAGE_CHARS, Recipe
 from tinykit.scripts import count_words
@@ -26,6 +29,7 @@ class Title:
         why: What was done to the reply, in order; the last step says why there is no title.
         recipe: Name of the recipe.
         completion: The model's completion with usage and timings, None if it was not asked.
+        error: What went wrong with this one of many.
     """
 
     text: str | None
@@ -33,6 +37,7 @@ class Title:
     why: tuple[Step, ...]
     recipe: str
     completion: Completion | None = None
+    error: TinykitError | None = None
 
     def __str__(self) -> str:
         return self.text or ""
@@ -60,27 +65,58 @@ def model_title(engine: Engine, message: str, recipe: Recipe, prefix_tokens: int
     If none does, the one with the least against it, or the recipe's fallback. `prefix_tokens` is what
     `fixed_prefix` says for this recipe.
     """
+    return run_task(engine, title_task(engine, message, recipe, prefix_tokens))
+
+
+def title_task(
+    engine: Engine, message: str, recipe: Recipe, prefix_tokens: int, *, exact: bool = False
+) -> Task[Title]:
+    """The same as a task: what it asks the model may be run together with other titles' questions."""
     prompt_ids = _fitting_prompt(engine, message, recipe)
+    slot = f"title {next(_numbers)}"  # keeps the prompt's state for further candidates
     best: Title | None = None
     least = (0, 0)
     steps: list[Step] = []
-    for candidate in _candidates(engine, message, recipe, prompt_ids, prefix_tokens):
-        problems = _problems(candidate, message, recipe) if recipe.candidates > 1 else ()
-        # that it is short is no untruth: it speaks against a title, but brings no fallback
-        weight = (sum(reason is not Reason.TOO_SHORT for reason in problems), len(problems))
-        if best is None or weight < least:
-            best, least = candidate, weight
-        if not problems:
-            break
-        steps += [Step(reason, candidate.text) for reason in problems]
+    answer: tuple[int, ...] = ()
+    banned: dict[tuple[int, ...], set[int]] = {}  # by the beginning that is kept: what may not follow
+    try:
+        for _ in range(recipe.candidates):
+            begun = answer[: _fault(engine.tokenizer, answer, message, recipe)]
+            if begun != answer:
+                banned.setdefault(begun, set()).add(answer[len(begun)])
+            barred = banned.get(begun, set())
+            if best is not None and not answer:  # it ended at once: it shall say something
+                barred = barred | engine.eos_ids
+            options = GenerationOptions(
+                max(1, recipe.max_tokens - len(begun)),
+                recipe.stop,
+                exact=exact,
+                banned_first=frozenset(barred),
+            )
+            completion = yield Request((*prompt_ids, *begun), options, prefix_tokens, slot)
+            answer = (*begun, *completion.token_ids)
+            candidate = _candidate(engine, message, recipe, begun, completion)
+            if completion.finish_reason == "cancelled":
+                return replace(candidate, why=(*steps, *candidate.why))
+            problems = _problems(candidate, message, recipe) if recipe.candidates > 1 else ()
+            # that it is short is no untruth: it speaks against a title, but brings no fallback
+            weight = (sum(reason is not Reason.TOO_SHORT for reason in problems), len(problems))
+            if best is None or weight < least:
+                best, least = candidate, weight
+            if not problems:
+                break
+            steps += [Step(reason, candidate.text) for reason in problems]
+    finally:
+        engine.slots.free(slot)
     assert best is not None
-    if not least[0]:
-        return replace(best, why=(*steps, *best.why))
-    if recipe.fallback == "first-words":
+    if least[0] and recipe.fallback == "first-words":
         words = first_words_title(message, recipe)
         fallback = Step(Reason.FALLBACK, best.text, words.text)
         return replace(best, text=words.text, why=(*steps, fallback, *words.why))
     return replace(best, why=(*steps, *best.why))
+
+
+_numbers = itertools.count()
 
 
 def fixed_prefix(tokenizer: Tokenizer, recipe: Recipe) -> int:
@@ -106,26 +142,14 @@ def title_prompt(tokenizer: Tokenizer, recipe: Recipe, user_turn: str) -> list[i
     return tokenizer.encode_chat([*system, Message("user", user_turn)], prefill=recipe.prefill)
 
 
-def _candidates(
-    engine: Engine, message: str, recipe: Recipe, prompt_ids: list[int], prefix_tokens: int
-) -> Iterator[Title]:
-    """The greedy answer, then answers that leave the last one where its first fault begins."""
-    answer: tuple[int, ...] = ()
-    banned: dict[tuple[int, ...], set[int]] = {}  # by the beginning that is kept: what may not follow
-    for asked in range(recipe.candidates):
-        begun = answer[: _fault(engine.tokenizer, answer, message, recipe)]
-        if begun != answer:
-            banned.setdefault(begun, set()).add(answer[len(begun)])
-        barred = banned.get(begun, set())
-        if asked and not answer:  # it ended at once: it shall say something
-            barred = barred | engine.eos_ids
-        options = GenerationOptions(max(1, recipe.max_tokens - len(begun)), recipe.stop, frozenset(barred))
-        request = Request((*prompt_ids, *begun), options, prefix_tokens=prefix_tokens)
-        completion = engine.generate(request)
-        answer = (*begun, *completion.token_ids)
-        raw = engine.tokenizer.decode(begun) + completion.text
-        found = extract(raw, source=message, recipe=recipe, finish_reason=completion.finish_reason)
-        yield Title(found.text, raw, found.why, recipe.name, completion)
+def _candidate(
+    engine: Engine, message: str, recipe: Recipe, begun: tuple[int, ...], completion: Completion
+) -> Title:
+    """The title in an answer that went on from the tokens `begun`."""
+    raw = engine.tokenizer.decode(begun) + completion.text
+    finish_reason = completion.finish_reason
+    found = extract(raw, source=message, recipe=recipe, finish_reason=finish_reason)
+    return Title(found.text, raw, found.why, recipe.name, completion)
 
 
 def _problems(candidate: Title, message: str, recipe: Recipe) -> tuple[Reason, ...]:

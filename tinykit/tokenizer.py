@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from tinykit.errors import ModelFileError, OptionError
+from tinykit.token_bytes import byte_level, sentencepiece
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -131,6 +132,22 @@ class Tokenizer:
     def highest_id(self) -> int:
         """The highest token id; ids may have gaps, so that it can be more than `vocab_size` - 1."""
         return max(self._raw.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    def to_json(self) -> str:
+        """The text of a ``tokenizer.json`` in which all control tokens are marked as special."""
+        return str(self._text_raw.to_str())
+
+    def token_bytes(self) -> list[bytes]:
+        """What each token adds to a text, by id: nothing for control tokens and for ids without a token."""
+        ids = self._raw.get_vocab(with_added_tokens=True)
+        texts = [""] * (max(ids.values(), default=-1) + 1)
+        for text, index in ids.items():
+            texts[index] = text
+        kinds = self._raw.decoder.__getstate__() if self._raw.decoder else b""
+        result = byte_level(texts) if b"ByteLevel" in kinds else sentencepiece(texts)
+        for index, token in self._raw.get_added_tokens_decoder().items():
+            result[index] = b"" if index in self._control_tokens else token.content.encode()
+        return result
 
     def special_id(self, token: str) -> int | None:
         """The id of a control token, or None if there is none of that name."""

@@ -1,11 +1,14 @@
+import threading
+
 import numpy as np
 import pytest
 
 from tests import tiny_models as tiny
+from tests.backends import plain_decoder
 from tinykit.backends.onnx import OnnxBackend
 from tinykit.convert.gguf import GgufFile
 from tinykit.convert.importer import import_model
-from tinykit.errors import BackendError, ClosedError, ModelFileError
+from tinykit.errors import BackendError, ClosedError, ForwardInterrupted, ModelFileError
 
 IDS = [1, 40, 41, 42, 200, 258, 259, 260]
 
@@ -149,3 +152,126 @@ def test_weights_that_lie_elsewhere_are_found_by_name(graph, tmp_path):
     np.testing.assert_array_equal(logits_of(backend, IDS), logits_of(OnnxBackend(graph, **options), IDS))
     with pytest.raises(ModelFileError, match="absent"):
         OnnxBackend(alone, data={f"{graph.name}_data": tmp_path / "absent"}, **options)
+
+
+def test_rows_are_the_logits_after_each_of_the_last_tokens(backend):
+    rows = backend.forward(IDS, backend.new_state(), rows=5).copy()
+    assert rows.shape == (5, len(tiny.VOCABULARY))
+    for row, length in zip(rows, range(len(IDS) - 4, len(IDS) + 1), strict=True):
+        np.testing.assert_allclose(row, logits_of(backend, IDS[:length])[0], atol=1e-5)
+    for wrong in (0, len(IDS) + 1):
+        with pytest.raises(ValueError, match="cannot give logits"):
+            backend.forward(IDS, backend.new_state(), rows=wrong)
+
+
+def test_many_rows_and_few_take_turns(backend):
+    state, ids = backend.new_state(), [*range(3, 103)]
+    many = backend.forward(ids, state, rows=100).copy()
+    one = backend.forward([5], state).copy()
+    few = backend.forward([6, 7], state, rows=2).copy()
+    every = backend.forward([*ids, 5, 6, 7], backend.new_state(), rows=103)
+    np.testing.assert_allclose(np.concatenate([many, one, few]), every, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "q8", "q4"])
+def test_pieces_of_two_tokens_and_more_give_the_same_bits(dtype, tmp_path):
+    file = GgufFile(tiny.write_gguf(tmp_path / "m.gguf", "llama", tiny.random_weights("llama"), "Q4_0"))
+    graph = import_model(file, tmp_path, dtype=dtype)
+    backend = OnnxBackend(graph, dtype=dtype, context_length=tiny.CONTEXT, threads=1)
+    least, ids = backend.info.exact_tokens, [*range(3, 63)]
+    assert least == 2
+    whole = backend.forward(ids, backend.new_state(), rows=60).copy()
+    for size in (least, 3, 7, 20):
+        state = backend.new_state()
+        starts = range(0, 60 - 60 % size, size)
+        pieces = [backend.forward(ids[start : start + size], state, rows=size).copy() for start in starts]
+        np.testing.assert_array_equal(np.concatenate(pieces), whole[: len(starts) * size])
+
+
+@pytest.mark.parametrize("all_logits", [True, False], ids=["all_logits", "last_logits"])
+def test_rows_of_a_graph_that_is_not_told_how_many(all_logits, tmp_path):
+    path = plain_decoder.write(tmp_path / "m.onnx", all_logits=all_logits)
+    backend = OnnxBackend(path, dtype="fp32", context_length=plain_decoder.CONTEXT, threads=1)
+    state = backend.new_state()
+    backend.forward([9, 8], state)
+    rows = backend.forward([3, 4, 5, 6], state, rows=3).copy()
+    for row, length in zip(rows, (2, 3, 4), strict=True):
+        np.testing.assert_allclose(row, logits_of(backend, [9, 8, 3, 4, 5, 6][: 2 + length])[0], atol=1e-5)
+    before = state.copy()
+    with pytest.raises(BackendError):
+        backend.forward([3, 4, plain_decoder.VOCAB_SIZE], state, rows=3)  # no such token
+    assert state.length == 6
+    np.testing.assert_array_equal(backend.forward([7], state).copy(), backend.forward([7], before))
+
+
+def test_dumped_state_goes_on_as_before(backend):
+    state = backend.new_state()
+    backend.forward(IDS, state)
+    arrays = {name: array.copy() for name, array in state.dump().items()}
+    assert {array.shape for array in arrays.values()} == {(1, tiny.KV_HEADS, len(IDS), tiny.HEAD_DIM)}
+    loaded = backend.load_state(arrays, len(IDS))
+    for piece in ([5], [6, 7]):
+        np.testing.assert_array_equal(backend.forward(piece, state).copy(), backend.forward(piece, loaded))
+    assert loaded.length == state.length
+
+
+def test_state_of_another_model_is_refused(backend):
+    state = backend.new_state()
+    backend.forward(IDS, state)
+    arrays, name = state.dump(), "past_key_values.0.key"
+    others = {
+        "length": (arrays, len(IDS) + 1),
+        "absent": ({k: v for k, v in arrays.items() if k != name}, len(IDS)),
+        "extra": (arrays | {"past_conv.0": arrays[name]}, len(IDS)),
+        "type": (arrays | {name: arrays[name].astype(np.float16)}, len(IDS)),
+        "heads": (arrays | {name: arrays[name][:, :1]}, len(IDS)),
+    }
+    for wrong, length in others.values():
+        with pytest.raises(ModelFileError, match="not one of this model") as caught:
+            backend.load_state(wrong, length)
+        assert caught.value.hint
+
+
+def test_forward_is_interrupted_from_another_thread(backend):
+    state, ids = backend.new_state(), [*range(3, 253)] * 12
+    backend.forward(IDS, state)
+    whole = backend.forward(ids, state.copy()).copy()
+    entered, stop = threading.Event(), threading.Event()
+
+    def interrupt():
+        entered.wait()
+        while not stop.is_set():  # the run may not have begun
+            backend.interrupt()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    entered.set()
+    try:
+        with pytest.raises(ForwardInterrupted, match="interrupted"):
+            backend.forward(ids, state)
+    finally:
+        stop.set()
+        thread.join()
+    assert state.length == len(IDS)
+    np.testing.assert_array_equal(backend.forward(ids, state), whole)
+
+
+def test_interrupt_that_comes_too_late_stops_nothing(backend):
+    backend.interrupt()
+    expected = logits_of(backend, IDS)
+    backend.interrupt()
+    np.testing.assert_array_equal(logits_of(backend, IDS), expected)
+
+
+def test_prompt_pieces_follow_from_the_size_of_the_weights(graph, tmp_path):
+    sizes = {}
+    for dtype, megabytes in (("q8", 0), ("q8", 145), ("fp32", 540), ("q8", 500), ("q4", 500), ("q8", 9000)):
+        path = tmp_path / "m.onnx"
+        path.write_bytes(graph.read_bytes())
+        data = path.with_name(f"{graph.name}_data")
+        data.write_bytes(graph.with_name(data.name).read_bytes())
+        with path.with_name("m.onnx_data").open("wb") as sparse:
+            sparse.truncate(megabytes * 10**6)
+        options = {"context_length": tiny.CONTEXT, "threads": 1}
+        sizes[dtype, megabytes] = OnnxBackend(path, dtype=dtype, **options).info.chunk_tokens
+    assert list(sizes.values()) == [128, 128, 128, 32, 16, 16]

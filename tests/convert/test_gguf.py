@@ -143,6 +143,34 @@ def test_wrong_shape_is_named(tmp_path):
         GgufFile(tiny.write_gguf(tmp_path / "m.gguf", "llama", weights))
 
 
+def test_number_format_that_cannot_be_read_is_named(tmp_path):
+    path = tmp_path / "m.gguf"
+    writer = GGUFWriter(str(path), "llama")
+    writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.int32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(
+        UnsupportedModelError, match=r"m\.gguf has the tensor token_embd\.weight in .* I32"
+    ) as caught:
+        GgufFile(path)
+    assert "Q8_0" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16", "F16", "IQ4_NL", "MXFP4"])
+def test_number_formats_become_floats(kind, tmp_path):
+    """Those that the gguf package can also write with blocks of 32; it reads K-quants by the same call."""
+    weights = tiny.random_weights("qwen2")
+    try:
+        path = tiny.write_gguf(tmp_path / "m.gguf", "qwen2", weights, kind)
+    except NotImplementedError:
+        pytest.skip(f"this gguf package does not write {kind}")
+    name = "model.layers.0.mlp.up_proj.weight"
+    values = GgufFile(path).floats(name)
+    assert np.corrcoef(values.ravel(), weights[name].ravel())[0, 1] > 0.98
+
+
 def test_unknown_family_and_rope_scaling_are_named(tmp_path):
     path = tiny.write_gguf(tmp_path / "a.gguf", "gpt2", tiny.random_weights("gpt2"))
     with pytest.raises(UnsupportedModelError, match="'gpt2'.*llama, qwen2, qwen3"):

@@ -4,6 +4,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.fixtures import precisions
 from tests.test_families import FIXTURES
 from tinykit.backends.onnx import OnnxBackend
 from tinykit.backends.signature import StateHints
@@ -64,6 +65,22 @@ def test_passes_leave_the_answers_as_they_are(folder, name, passes, tmp_path):
     tolerance = 0.05 if passes == ("accuracy_level",) else 1e-3 if "fp16" in name else 1e-5
     np.testing.assert_allclose(after, before, atol=np.abs(before).max() * tolerance)
     assert (after.argmax(-1) == before.argmax(-1)).all()
+
+
+def test_every_pass_is_among_these_cases():
+    assert {name for *_, passes in CASES for name in passes} == set(PASSES)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_accuracy_level_leaves_the_answers_in_both_widths(bits, tmp_path):
+    model = precisions.nbits(onnx.load(FIXTURES / "hub/llama/onnx/model.onnx"), bits)
+    before, after = tmp_path / "before.onnx", tmp_path / "after.onnx"
+    onnx.save(model, before)
+    assert apply_passes(model) == ("accuracy_level",)
+    onnx.save(model, after)
+    old, new = (logits_of(path, StateHints()) for path in (before, after))
+    np.testing.assert_allclose(new, old, atol=np.abs(old).max() * 0.02)
+    assert (new.argmax(-1) == old.argmax(-1)).all()
 
 
 def test_shared_buffers_give_the_logits_of_plain_feeds_for_foreign_graphs():

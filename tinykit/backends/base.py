@@ -22,6 +22,8 @@ class BackendInfo:
             follows from the weights' size alone, so equal prompts are cut in equal pieces.
         can_batch: Whether `Backend.new_batch` works; if not, sequences go one at a time.
         is_shape_invariant: Whether logits are bit for bit the same however many tokens or rows go in at once.
+        exact_tokens: Forwards of at least so many tokens give bit for bit the same logits, however the tokens
+            are cut into forwards; None where nobody has looked.
         bytes_per_token: Memory that one token of one sequence takes in a state that grows.
     """
 
@@ -35,6 +37,7 @@ class BackendInfo:
     chunk_tokens: int
     can_batch: bool
     is_shape_invariant: bool
+    exact_tokens: int | None
     bytes_per_token: int
 
 

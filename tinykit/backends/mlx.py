@@ -78,6 +78,7 @@ class MlxBackend:
             chunk_tokens=_chunk_tokens(size) * (_GPU_FACTOR if device == "gpu" else 1),
             can_batch=False,
             is_shape_invariant=False,
+            exact_tokens=None,
             bytes_per_token=bytes_per_token,
         )
 

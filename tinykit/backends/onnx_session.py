@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tinykit.errors import BackendError, ForwardInterrupted, ModelFileError, TinykitError
+from tinykit.backends.base import Array
+from tinykit.backends.signature import Port
+from tinykit.errors import BackendError, ClosedError, ForwardInterrupted, ModelFileError, TinykitError
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -68,34 +70,53 @@ def open_session(path: Path, threads: int, maps: Mapping[str, mmap.mmap]) -> onn
         ) from error
 
 
-class Runs:
-    """Lets another thread stop the forward that is running, and no other."""
+class Graph:
+    """An open session.
 
-    def __init__(self) -> None:
-        self._running: Any = None
+    Everything it runs, it runs inside `running`, which turns its errors into ours and lets another thread
+    stop it.
+    """
 
-    def stop(self) -> None:
-        """Let the forward that is running, if any, raise `ForwardInterrupted`."""
-        running = self._running
-        if running is not None:
-            running.terminate = True
-
-    @contextmanager
-    def running(self) -> Iterator[Any]:
-        """Options for all runs of one forward.
-
-        They are new each time: a stop that comes too late reaches only options that nobody uses any more.
-
-        Raises:
-            ForwardInterrupted: it was stopped.
-            BackendError: ONNX Runtime failed.
-        """
+    def __init__(self, path: Path, threads: int, data: Mapping[str, Path]) -> None:
         import onnxruntime
 
-        options = self._running = onnxruntime.RunOptions()
-        options.log_severity_level = 4
+        # the session reads these for as long as it lives
+        self._maps = {name: mapped(file) for name, file in data.items()}
+        session = open_session(path, threads, self._maps)
+        self.inputs: Sequence[Port] = session.get_inputs()
+        self.outputs: Sequence[Port] = session.get_outputs()
+        self.providers = tuple(session.get_providers())
+        self.metadata: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
+        self._session: Any = session
+        self._new_options: Callable[[], Any] = onnxruntime.RunOptions
+        self._options: Any = None  # of the forward that is running
+
+    def close(self) -> None:
+        """Release the session; closing twice is harmless."""
+        self._session = None
+        self._maps = {}
+
+    def interrupt(self) -> None:
+        """Let the forward that is running, if any, raise `ForwardInterrupted`; for any thread."""
+        options = self._options
+        if options is not None:
+            options.terminate = True
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """All runs of one forward.
+
+        Raises:
+            ClosedError: the session was closed.
+            ForwardInterrupted: another thread called `interrupt`.
+            BackendError: ONNX Runtime failed.
+        """
+        if self._session is None:
+            raise ClosedError("This model was closed.", hint="Make a new TinySession.")
+        # new each time, so that an interrupt that comes too late reaches options that nobody uses any more
+        options = self._options = self._new_options()
         try:
-            yield options
+            yield
         except TinykitError:
             raise
         except Exception as error:
@@ -108,7 +129,55 @@ class Runs:
                 f"ONNX Runtime failed while running the model: {_first_line(error)}"
             ) from error
         finally:
-            self._running = None
+            self._options = None
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """The outputs `names`."""
+        arrays: list[Array] = self._session.run(names, feeds, self._options)
+        return arrays
+
+    def new_binding(self) -> Binding:
+        """A binding of nothing yet."""
+        return Binding(self._session.io_binding())
+
+    def run_bound(self, binding: Binding) -> None:
+        """Read and write what is bound."""
+        self._session.run_with_iobinding(binding.raw, self._options)
+
+
+class Binding:
+    """Arrays that a graph reads and writes in place, bound anew only where they have moved.
+
+    ONNX Runtime is given addresses: the caller keeps the arrays until the run has ended.
+    """
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
+
+    def read(self, name: str, array: Array) -> None:
+        """Bind an input."""
+        place = (array.ctypes.data, array.shape)
+        if self._bound.get(name) != place:
+            self.raw.bind_input(name, "cpu", 0, array.dtype.type, array.shape, place[0])
+            self._bound[name] = place
+
+    def write(self, name: str, array: Array) -> None:
+        """Bind an output."""
+        place = (array.ctypes.data, array.shape)
+        if self._bound.get(name) != place:
+            self.raw.bind_output(name, "cpu", 0, array.dtype.type, array.shape, place[0])
+            self._bound[name] = place
+
+    def write_new(self, name: str) -> None:
+        """Let the next run make an output by itself; `made` gives it if it was bound last."""
+        self.raw.bind_output(name, "cpu")
+        self._bound.pop(name, None)
+
+    def made(self) -> Array:
+        """The output that was bound last."""
+        array: Array = self.raw.get_outputs()[-1].numpy()
+        return array
 
 
 def _first_line(error: Exception) -> str:

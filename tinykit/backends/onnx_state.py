@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from tinykit.backends.base import Array
+from tinykit.backends.onnx_session import Binding
 from tinykit.backends.signature import StatePort
 from tinykit.errors import BackendError, ModelFileError
 
@@ -19,7 +19,8 @@ class Side:
 
     def __init__(self, arrays: list[Array]) -> None:
         self.arrays = arrays
-        self.binding: Any = None
+        self.binding: Binding | None = None
+        self.rows = 1  # that are bound
 
 
 class OnnxState:
@@ -34,7 +35,7 @@ class OnnxState:
         self.ports = ports
         self.shared = shared
         arrays = [np.zeros(port.shape, port.dtype) for port in ports]
-        self._held = (Side(arrays), Side(_twins(ports, arrays)), 0)
+        self._held = (Side(arrays), Side(twins(ports, arrays)), 0)
 
     @property
     def length(self) -> int:
@@ -113,7 +114,7 @@ class OnnxState:
         Raises:
             ModelFileError: they do not fit `ports`.
         """
-        wanted = {port.past: (port.dtype, _with_axis(port, length)) for port in ports}
+        wanted = {port.past: (port.dtype, state_shape(port, length)) for port in ports}
         found = {name: (array.dtype, array.shape) for name, array in arrays.items()}
         if length < 0 or found != wanted:
             wrong = sorted(name for name in wanted | found if wanted.get(name) != found.get(name))
@@ -142,20 +143,22 @@ class OnnxState:
 
     def _hold(self, arrays: list[Array], length: int, capacity: int) -> None:
         """Take over `arrays` of `length` tokens, copied into buffers with room for `capacity`."""
-        grown = [np.zeros(_with_axis(port, capacity), port.dtype) for port in self.ports]
+        grown = [np.zeros(state_shape(port, capacity), port.dtype) for port in self.ports]
         for port, old, new in zip(self.ports, arrays, grown, strict=True):
-            _first(port, new, length)[...] = old
-        self._held = (Side(grown), Side(_twins(self.ports, grown)), length)
+            first_tokens(port, new, length)[...] = old
+        self._held = (Side(grown), Side(twins(self.ports, grown)), length)
 
     def _firsts(self, length: int) -> list[Array]:
-        return [_first(port, array, length) for port, array in zip(self.ports, self.arrays, strict=True)]
+        return [
+            first_tokens(port, array, length) for port, array in zip(self.ports, self.arrays, strict=True)
+        ]
 
     def _require_rollback(self, length: int) -> None:
         if length < self.length and not self.can_truncate:
             raise BackendError("This model has recurrent states, which cannot be rolled back.")
 
 
-def _twins(ports: Sequence[StatePort], arrays: Sequence[Array]) -> list[Array]:
+def twins(ports: Sequence[StatePort], arrays: Sequence[Array]) -> list[Array]:
     """The same arrays where states grow, other ones where they have a fixed size."""
     return [
         np.zeros_like(array) if port.growth_axis is None else array
@@ -163,16 +166,23 @@ def _twins(ports: Sequence[StatePort], arrays: Sequence[Array]) -> list[Array]:
     ]
 
 
-def _capacity(tokens: int) -> int:
-    """`tokens` rounded up to a multiple of the step, one step at least."""
-    return max(1, -(-tokens // _CAPACITY_STEP)) * _CAPACITY_STEP
+def rounded_up(tokens: int, step: int) -> int:
+    """`tokens` rounded up to a multiple of `step`, one step at least."""
+    return max(1, -(-tokens // step)) * step
 
 
-def _with_axis(port: StatePort, tokens: int) -> tuple[int, ...]:
-    return tuple(tokens if axis == port.growth_axis else size for axis, size in enumerate(port.shape))
+def state_shape(port: StatePort, tokens: int, rows: int = 1) -> tuple[int, ...]:
+    """The shape of a state of that many tokens, for that many sequences."""
+    shape = [tokens if axis == port.growth_axis else size for axis, size in enumerate(port.shape)]
+    return rows * shape[0], *shape[1:]
 
 
-def _first(port: StatePort, array: Array, tokens: int) -> Array:
+def first_tokens(port: StatePort, array: Array, tokens: int) -> Array:
+    """The part of a state that belongs to its first tokens; all of it if it has a fixed size."""
     if port.growth_axis is None:
         return array
     return array[(slice(None),) * port.growth_axis + (slice(tokens),)]
+
+
+def _capacity(tokens: int) -> int:
+    return rounded_up(tokens, _CAPACITY_STEP)

@@ -120,6 +120,7 @@ class ScriptedBackend:
             chunk_tokens=chunk_tokens,
             can_batch=can_batch,
             is_shape_invariant=is_shape_invariant,
+            exact_tokens=1 if is_shape_invariant else None,
             bytes_per_token=8,
         )
 

@@ -12,17 +12,14 @@ import numpy as np
 
 from tinykit.errors import UnsupportedModelError
 
-CONTROL_INPUTS = frozenset(
-    {
-        "input_ids",
-        "attention_mask",
-        "position_ids",
-        "cache_position",
-        "num_logits_to_keep",
-        "logits_to_keep",
-        "use_cache_branch",
-    }
-)
+KEEP_INPUTS = frozenset({"num_logits_to_keep", "logits_to_keep"})  # how many rows of logits are wanted
+CONTROL_INPUTS = KEEP_INPUTS | {
+    "input_ids",
+    "attention_mask",
+    "position_ids",
+    "cache_position",
+    "use_cache_branch",
+}
 _DTYPES = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,

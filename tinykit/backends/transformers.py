@@ -150,6 +150,7 @@ class TransformersBackend:
             chunk_tokens=_CHUNK_TOKENS,
             can_batch=False,
             is_shape_invariant=False,
+            exact_tokens=None,
             bytes_per_token=sum(array.nbytes for array in _dumped(growing).values() if array.ndim) // 2,
         )
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -158,25 +158,65 @@ def _printable(text: str) -> str:
 @click.argument("prompt", nargs=-1, required=True)
 @click.option("-s", "--system", help="Text to put before the prompt.")
 @click.option("--max-tokens", default="256", show_default=True, help="New tokens at most.")
+@click.option("--stop", multiple=True, help="End before this text; may be given several times.")
+@click.option("--temperature", type=float, help="Draw the tokens; 0, the default, takes the likeliest.")
+@click.option("--seed", type=int, help="Of the draws, for the same answer again.")
+@click.option("--regex", help="A regular expression that the whole answer matches.")
+@click.option("--choice", "choices", multiple=True, help="An allowed answer; give it several times.")
+@click.option("--schema", type=click.File("r", encoding="utf-8"), help="File with a JSON schema.")
+@click.option("--timeout", "timeout_s", type=float, help="Seconds after which to stop.")
 @click.option("--stats", is_flag=True, help="Also show tokens and seconds.")
 @_session_options
 def complete(
-    prompt: tuple[str, ...], system: str | None, max_tokens: str, stats: bool, **options: Any
+    prompt: tuple[str, ...],
+    system: str | None,
+    max_tokens: str,
+    stop: tuple[str, ...],
+    temperature: float | None,
+    seed: int | None,
+    regex: str | None,
+    choices: tuple[str, ...],
+    schema: IO[str] | None,
+    timeout_s: float | None,
+    stats: bool,
+    **options: Any,
 ) -> None:
-    """Answer a prompt; - reads it from standard input."""
+    """Answer a prompt, word by word as it comes; - reads the prompt from standard input."""
+    from tinykit.call_options import generation_options
     from tinykit.session import TinySession
 
-    budget = _max_tokens(max_tokens)
+    given: dict[str, Any] = {
+        "max_tokens": _max_tokens(max_tokens),
+        "stop": stop,
+        "temperature": temperature,
+        "seed": seed,
+        "regex": regex,
+        "choices": choices or None,
+        "schema": schema.read() if schema else None,
+        "timeout_s": timeout_s,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    generation_options(chosen)  # a mistake is said before the model is loaded
     text = _message(prompt)
-    with TinySession(lazy=True, **options) as session:
-        completion = session.complete(text, system=system, max_tokens=budget)
-    click.echo(completion.text)
+    with (
+        TinySession(lazy=True, **options) as session,
+        session.stream(text, system=system, **chosen) as stream,
+    ):
+        try:
+            for piece in stream:
+                click.echo(piece, nl=False)
+                sys.stdout.flush()
+        finally:
+            click.echo()  # also after Ctrl-C: what was said stays on its line
+        completion = stream.result
     if stats:
         usage, timings, speed = completion.usage, completion.timings, completion.decode_tokens_per_s
         click.echo(
-            f"{usage.prompt_tokens} + {usage.completion_tokens} tokens, first after {timings.ttft_s:.3f} s, "
+            f"{usage.prompt_tokens} + {usage.completion_tokens} tokens, "
+            f"{f'first after {timings.ttft_s:.3f} s, ' if timings.ttft_s is not None else ''}"
             f"{timings.total_s:.3f} s in all{f', {speed:.0f} tokens/s' if speed else ''}, "
-            f"ended by {completion.finish_reason}",
+            f"ended by {completion.cancelled_by or completion.finish_reason}"
+            f"{f', seed {completion.seed}' if completion.seed is not None else ''}",
             err=True,
         )
 

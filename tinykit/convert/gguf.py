@@ -78,6 +78,7 @@ class GgufFile:
             for tensor in reader.tensors:
                 if tensor.data_offset + tensor.n_bytes > size_bytes:
                     raise ValueError(f"tensor {tensor.name} ends after the file does")
+            _refuse_other_formats(reader.tensors, path)
             self.architecture = self._architecture()
             shapes = {name: tuple(int(n) for n in reversed(t.shape)) for name, t in self._tensors.items()}
             divisors = {"rope_freqs.weight": (self.architecture.head_dim // 2,)}
@@ -153,13 +154,7 @@ class GgufFile:
         from gguf import dequantize
 
         tensor = self._tensors[name]
-        try:
-            values = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
-        except NotImplementedError as error:
-            raise UnsupportedModelError(
-                f"{self.path.name}: the tensor {name} has the type {tensor.tensor_type.name}, "
-                "which cannot be dequantised.",
-            ) from error
+        values = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
         values = values.reshape([int(n) for n in reversed(tensor.shape)])
         if not np.isfinite(values).all():
             raise ModelFileError(f"{self.path}: the tensor {name} holds values that are not finite.")
@@ -199,6 +194,22 @@ class GgufFile:
     def rope_divisors(self) -> Floats | None:
         """Factors that divide the rotary frequencies (Llama 3's long-context rule), shape (head_dim / 2)."""
         return self.floats("rope_freqs.weight") if "rope_freqs.weight" in self._tensors else None
+
+
+def _refuse_other_formats(tensors: Sequence[ReaderTensor], path: Path) -> None:
+    """Raise UnsupportedModelError for a number format that cannot be turned into floats, before any work."""
+    from gguf import dequantize
+
+    for kind, tensor in {tensor.tensor_type: tensor for tensor in tensors}.items():
+        try:
+            dequantize(tensor.data[:1] if tensor.data.ndim > 1 else tensor.data, kind)
+        except NotImplementedError as error:
+            raise UnsupportedModelError(
+                f"{path} has the tensor {tensor.name} in the number format {kind.name}, which the importer "
+                "cannot read.",
+                hint="Take the file in another format, best in Q8_0.",
+                path=path,
+            ) from error
 
 
 def _kv_heads(fields: Fields, family: Family, heads: int, layers: int) -> list[int]:

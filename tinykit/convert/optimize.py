@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from tinykit.backends.signature import NO_HINTS, Port, StateHints, find_states, present_name
 from tinykit.errors import ModelFileError
+from tinykit.graph_data import data_names
 
 # Raise when what is written or found changes; graphs prepared by another version are not used.
-OPTIMIZE_VERSION: Final = 1
+OPTIMIZE_VERSION: Final = 2
 
 _ATTENTION = "GroupQueryAttention"
 _PAST_SLOTS = {3: 1, 4: 2}  # its inputs past_key and past_value, and the outputs that carry them on
@@ -87,7 +88,7 @@ def inspect_graph(model: Any, hints: StateHints = NO_HINTS) -> GraphFacts:
         shared_kv=bool(growing) and growing <= _sharable(model, hints),
         windows=windows,
         rotary_rows=_rotary_rows(model),
-        data=tuple(dict.fromkeys(_locations(model))),
+        data=data_names(model),
     )
 
 
@@ -271,12 +272,6 @@ def _weights_dtype(model: Any) -> str:
     if "MatMulInteger" in kinds:
         return "q8"
     return "fp16" if half else "fp32"
-
-
-def _locations(model: Any) -> Iterator[str]:
-    for tensor in model.graph.initializer:
-        if tensor.data_location == 1:  # onnx.TensorProto.EXTERNAL
-            yield from (entry.value for entry in tensor.external_data if entry.key == "location")
 
 
 def _logits_chain(graph: Any, output: Any) -> list[Any] | None:

@@ -21,7 +21,7 @@ class PrefixCache:
 
     def __init__(self, backend: Backend, budget_bytes: int) -> None:
         self._backend = backend
-        self._budget_bytes = budget_bytes
+        self.budget_bytes = budget_bytes
         self._kept: list[_Kept] = []  # least recently used first
 
     @property
@@ -29,17 +29,24 @@ class PrefixCache:
         """Memory held by the states."""
         return sum(kept.state.size_bytes for kept in self._kept)
 
-    def take(self, prompt_ids: Sequence[int], *, prefix_tokens: int | None = None) -> State:
+    @property
+    def last(self) -> tuple[tuple[int, ...], State] | None:
+        """The sequence that was kept or used last, with its state."""
+        return (self._kept[-1].token_ids, self._kept[-1].state) if self._kept else None
+
+    def take(
+        self, prompt_ids: Sequence[int], *, prefix_tokens: int | None = None, is_copy: bool = False
+    ) -> State:
         """A state that has seen a prefix of `prompt_ids`, shorter than the whole, for the caller to extend.
 
         A kept sequence that the prompt begins with is handed over; of one that only shares its first tokens
         the shared part is copied, so that the sequence itself stays. So does the state of exactly the first
-        `prefix_tokens`, if it cannot be rolled back to them afterwards.
+        `prefix_tokens`, if it cannot be rolled back to them afterwards, and any with `is_copy`.
         """
         best, shared = self._longest(prompt_ids)
         if best is not None and shared == len(best.token_ids):
             self._kept.remove(best)
-            if shared == prefix_tokens and not best.state.can_truncate:
+            if is_copy or (shared == prefix_tokens and not best.state.can_truncate):
                 self._kept.append(best)  # now the most recently used
                 return best.state.copy()
             return best.state
@@ -53,10 +60,16 @@ class PrefixCache:
             raise ValueError(f"a state of {state.length} tokens was given with {len(token_ids)} token ids")
         ids = tuple(token_ids)
         self._kept = [kept for kept in self._kept if kept.token_ids != ids]
-        if ids and state.size_bytes <= self._budget_bytes:  # a larger one would drive out all others
+        if ids and state.size_bytes <= self.budget_bytes:  # a larger one would drive out all others
             self._kept.append(_Kept(ids, state))
-        while self._kept and self.size_bytes > self._budget_bytes:
+        while self._kept and self.size_bytes > self.budget_bytes:
             del self._kept[0]
+
+    def keep_prefix(self, token_ids: Sequence[int], state: State) -> None:
+        """Keep a copy of the state of `token_ids`, the first that `state` has seen, unless it is there."""
+        ids = tuple(token_ids)
+        if not any(kept.token_ids == ids for kept in self._kept):
+            self.keep(ids, state.copy(len(ids)))
 
     def clear(self) -> None:
         """Drop all states."""
@@ -65,11 +78,21 @@ class PrefixCache:
     def _longest(self, prompt_ids: Sequence[int]) -> tuple[_Kept | None, int]:
         best, longest = None, 0
         for kept in self._kept:
-            shared = shared_prefix(kept.token_ids, prompt_ids[:-1])  # the last token must yield logits
+            shared = shared_prefix(kept.token_ids, reusable(prompt_ids, kept.state))
             usable = shared == len(kept.token_ids) or kept.state.can_truncate
             if usable and shared >= longest and shared:
                 best, longest = kept, shared
         return best, longest
+
+
+def reusable(prompt_ids: Sequence[int], state: State) -> Sequence[int]:
+    """The part of a prompt that need not be computed if `state` has seen it.
+
+    At least the last token must yield logits. Two are computed where that is possible: attention over a
+    single query token is done by other kernels, whose last bits differ, and what is kept must not change an
+    answer.
+    """
+    return prompt_ids[: -2 if state.can_truncate and len(prompt_ids) > 1 else -1]
 
 
 def shared_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -1,79 +1,173 @@
-"""The decode loop: prefill, pick, stop, one token after the other."""
+"""The decode loop above any backend: prefill, then one step after the other, until done or cancelled."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-
-import numpy as np
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cached_property
 
 from tinykit.backends.base import Backend, Logits, State
-from tinykit.errors import BackendError, PromptTooLongError
-from tinykit.generation.cache import PrefixCache
-from tinykit.generation.request import Chunk, Completion, FinishReason, Request, Timings, Usage
-from tinykit.generation.stopping import StopStrings
-from tinykit.tokenizer import Detokenizer, Tokenizer
-
-# Long prompts go in by pieces, so that Ctrl-C is heard between two of them (some 60 ms for the default model
-# on two cores); per token this is no slower than one long call.
-PREFILL_CHUNK_TOKENS = 128
+from tinykit.errors import ForwardInterrupted, PromptTooLongError
+from tinykit.generation.cache import PrefixCache, reusable, shared_prefix
+from tinykit.generation.grammar import Grammars, Matcher
+from tinykit.generation.lookup import VerifyEvent
+from tinykit.generation.request import Request
+from tinykit.generation.result import CancelledBy, Chunk, Completion
+from tinykit.generation.run import Run
+from tinykit.generation.slots import Slot, Slots
+from tinykit.generation.steadiness import rows_are_exact
+from tinykit.generation.stream import Stream
+from tinykit.tokenizer import Tokenizer
 
 
 class Engine:
-    """Generates from one loaded model, one request at a time; callable from several threads."""
+    """Generates from one loaded model.
+
+    It may be called from several threads, and several streams may be open at once: the model takes one step
+    of one of them at a time, and each gives what it would give alone.
+
+    Args:
+        backend: The loaded model.
+        tokenizer: Its tokenizer.
+        eos_ids: Tokens that end a text.
+        cache_bytes: Memory for the states of earlier prompts.
+        identity: Gives what tells these weights from others, for saved states.
+    """
 
     def __init__(
-        self, backend: Backend, tokenizer: Tokenizer, eos_ids: Sequence[int], *, cache_bytes: int
+        self,
+        backend: Backend,
+        tokenizer: Tokenizer,
+        eos_ids: Sequence[int],
+        *,
+        cache_bytes: int,
+        identity: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.backend = backend
         self.tokenizer = tokenizer
         self.eos_ids = frozenset(eos_ids)
         self.cache = PrefixCache(backend, cache_bytes)
-        self._lock = threading.Lock()
-        self._owner: int | None = None  # the thread whose request is running
+        self.slots = Slots()
+        self._identity = identity
+        self.cancel_count = 0  # so that whoever runs many generations notices one between two of them
+        self._grammars = Grammars(tokenizer, sorted(self.eos_ids), backend.info.vocab_size)
+        self._lock = threading.RLock()  # held for a step
+        self._active: set[Run] = set()
+        self._stepping: Run | None = None
 
-    def generate(self, request: Request) -> Completion:
+    def generate(
+        self,
+        request: Request,
+        *,
+        on_chunk: Callable[[Chunk], object] | None = None,
+        on_verify: Callable[[VerifyEvent], object] | None = None,
+    ) -> Completion:
         """Run `request` to its end.
+
+        Args:
+            request: What to generate.
+            on_chunk: Gets each piece that has text, before the next step; an error in it ends the run.
+            on_verify: Gets what became of each step's draft, likewise.
 
         Raises:
             PromptTooLongError: the prompt leaves no room in the model's context.
-            KeyboardInterrupt: Ctrl-C; the engine stays usable.
+            KeyboardInterrupt: Ctrl-C; its `partial` is the completion so far, and the engine stays usable.
         """
-        run = _Run(self, request)
-        for _ in run:
-            pass
-        return run.result()
+        stream = self.stream(request)
+        try:
+            for chunk in stream:
+                if chunk and on_chunk is not None:
+                    on_chunk(chunk)
+                if on_verify is not None and (event := _verified(chunk, stream.result)).is_valid:
+                    on_verify(event)
+        except KeyboardInterrupt as error:
+            error.partial = stream.result  # type: ignore[attr-defined]
+            raise
+        finally:
+            stream.close()
+        return stream.result
 
-    def stream(self, request: Request) -> Iterator[Chunk]:
-        """The same, piece by piece."""
-        return iter(_Run(self, request))
+    def stream(self, request: Request) -> Stream:
+        """The same, piece by piece.
+
+        Raises:
+            PromptTooLongError, OptionError: the request cannot be run; nothing was computed.
+        """
+        run = self.new_run(request)
+        return Stream(run, self._steps(run), self._cancel)
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """What a saved state must have been made by."""
+        info = self.backend.info
+        return {"backend": info.backend, "dtype": info.dtype, **self._identity()}
+
+    @cached_property
+    def rows_are_exact(self) -> bool:
+        """Whether a request gets, to the last bit, the same in a batch as alone; tried when first asked."""
+        with self._lock:
+            return self.backend.info.is_shape_invariant or rows_are_exact(self.backend)
+
+    def cancel(self) -> int:
+        """End whatever is running, from any thread; returns how many generations that was."""
+        self.cancel_count += 1
+        runs = [run for run in list(self._active) if not run.is_done]
+        for run in runs:
+            self._cancel(run)
+        return len(runs)
 
     def close(self) -> None:
-        """Release the model."""
-        with self.turn():
+        """Cancel what is running and release the model."""
+        self.cancel()
+        with self._lock:
             self.cache.clear()
+            self.slots.clear()
             self.backend.close()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Wait until no other thread uses the model, and hold it.
+        """Keep the model for one's own use; streams of other threads wait."""
+        with self._lock:
+            yield
+
+    def new_run(self, request: Request) -> Run:
+        """A run of `request` that has not begun.
 
         Raises:
-            BackendError: this thread has an open stream of the same model, so waiting would never end.
+            PromptTooLongError, OptionError: it cannot be run.
         """
-        if self._owner == threading.get_ident():
-            raise BackendError(
-                "A stream of this model is still open in this thread.",
-                hint="Read it to its end or close it before the next call.",
-            )
-        with self._lock:
-            self._owner = threading.get_ident()
-            try:
-                yield
-            finally:
-                self._owner = None
+        self.check(request)
+        info, options = self.backend.info, request.options
+        can_draft, notes = True, []
+        if options.draft is not None and (reason := self._why_not_draft(request)):
+            can_draft, notes = False, [f"Drafting is off: {reason}."]
+        return Run(
+            request,
+            tokenizer=self.tokenizer,
+            eos_ids=self.eos_ids,
+            vocab_size=info.vocab_size,
+            room=info.context_length - len(request.prompt_ids),
+            matcher=self._matcher(request),
+            can_draft=can_draft,
+            notes=notes,
+        )
+
+    @contextmanager
+    def active(self, runs: Sequence[Run]) -> Iterator[None]:
+        """While they are under way, `cancel` reaches them; what is not done in the end is cancelled."""
+        self._active.update(runs)
+        try:
+            yield
+        except KeyboardInterrupt:
+            for run in runs:
+                run.cancel("interrupt")
+            raise
+        finally:
+            for run in runs:
+                run.cancel("close")
+            self._active.difference_update(runs)
 
     def check(self, request: Request) -> None:
         """Raise PromptTooLongError if the prompt leaves no room for a single new token."""
@@ -87,110 +181,195 @@ class Engine:
                 context_length=context_length,
             )
 
+    @contextmanager
+    def entered(self, run: Run) -> Iterator[tuple[State, list[int]]]:
+        """A state for the run, and the token ids that it has seen, out of its slot or the cache.
 
-class _Run:
-    """One generation from the first prefill to the result."""
+        Whatever ends the block, the state goes back as far as it holds the run's own tokens.
 
-    def __init__(self, engine: Engine, request: Request) -> None:
-        engine.check(request)
-        self._engine = engine
-        self._request = request
-        room = engine.backend.info.context_length - len(request.prompt_ids)
-        self._budget = min(request.options.max_tokens, room)
-        self._stops = StopStrings(request.options.stop)
-        self._detokenizer: Detokenizer = engine.tokenizer.detokenizer()
-        self._texts: list[str] = []
-        self._generated: list[int] = []
-        self._finish: FinishReason = "cancelled"
-        self._reused = 0
-        self._called = self._started = self._prefilled_at = self._first_at = self._ended = time.perf_counter()
-
-    def __iter__(self) -> Iterator[Chunk]:
-        self._called = time.perf_counter()
-        engine, prompt = self._engine, self._request.prompt_ids
-        with engine.turn():
-            self._started = time.perf_counter()
-            state = engine.cache.take(prompt, prefix_tokens=self._request.prefix_tokens)
-            self._reused = state.length
-            try:
-                logits = self._prefill(state)
-                self._prefilled_at = time.perf_counter()
-                yield from self._decode(logits, state)
-            finally:
-                self._ended = time.perf_counter()
-                self._keep(state)
-
-    def _prefill(self, state: State) -> Logits:
-        """Feed the rest of the prompt, with a halt at the end of a recipe's prefix that must be kept now."""
-        prompt, prefix = self._request.prompt_ids, self._request.prefix_tokens
-        if prefix is not None and state.length < prefix < len(prompt) and not state.can_truncate:
-            self._feed(prompt[state.length : prefix], state)
-            self._engine.cache.keep(prompt[:prefix], state.copy())
-        return self._feed(prompt[state.length :], state)
-
-    def _feed(self, token_ids: Sequence[int], state: State) -> Logits:
-        """Feed tokens in pieces of about the same length."""
-        pieces = -(-len(token_ids) // PREFILL_CHUNK_TOKENS)
-        size = -(-len(token_ids) // pieces)
-        for start in range(0, len(token_ids), size):
-            logits = self._engine.backend.forward(token_ids[start : start + size], state)
-        last: Logits = logits[-1]
-        return last
-
-    def _decode(self, logits: Logits, state: State) -> Iterator[Chunk]:
-        if self._request.options.banned_first:
-            logits = logits.copy()
-            logits[list(self._request.options.banned_first)] = -np.inf
-        while True:
-            token_id = int(logits.argmax())
-            self._first_at = self._first_at if self._generated else time.perf_counter()
-            if token_id in self._engine.eos_ids:
-                self._finish = "stop"
-                break
-            self._generated.append(token_id)
-            text = self._stops.feed(self._detokenizer.feed(token_id))
-            yield self._chunk(text, token_id)
-            if self._stops.found is not None:
-                self._finish = "stop"
-                return
-            if len(self._generated) >= self._budget:
-                self._finish = "length"
-                break
-            logits = self._engine.backend.forward([token_id], state)[-1]
-        rest = self._stops.feed(self._detokenizer.flush())
-        if self._stops.found is not None:
-            self._finish = "stop"
-        yield self._chunk(rest + self._stops.flush())
-
-    def _chunk(self, text: str, *token_ids: int) -> Chunk:
-        self._texts.append(text)
-        return Chunk(text, token_ids)
-
-    def _keep(self, state: State) -> None:
-        """Give the state back to the cache: a recipe's prefix alone, or all of it.
-
-        Also after an interrupt: the state has seen the first `state.length` of these tokens in any case.
+        Raises:
+            Cancelled: the run was cancelled before it began.
+            BackendError: this thread has an open stream in the same slot.
         """
-        prefix = self._request.prefix_tokens
+        name = run.request.slot
+        held = nullcontext() if name is None else self.slots.hold(name, lambda: is_cancelled(run))
+        with held as slot:
+            _check(run)
+            with self._lock:
+                run.clock.started = time.perf_counter()
+                state = self._take_state(run.request, slot)
+            run.reused_tokens = state.length
+            seen = list(run.request.prompt_ids[: state.length])
+            try:
+                yield state, seen
+            finally:
+                with self._lock:
+                    self._keep(run, state, seen, slot)
+
+    def prefill(self, run: Run, state: State, seen: list[int]) -> Logits:
+        """Feed what `state` has not seen of the prompt; logits after its last token, shape (1, vocab_size).
+
+        A recipe's prefix that cannot be rolled back to is kept on the way. `seen` grows with the state.
+
+        Raises:
+            Cancelled: the run was cancelled meanwhile.
+        """
+        prompt, prefix = run.request.prompt_ids, run.request.prefix_tokens
+        halts = [len(prompt)]
+        if prefix is not None and state.length < prefix < len(prompt) and not state.can_truncate:
+            halts.insert(0, prefix)
+        for halt in halts:
+            for piece in _pieces(prompt[state.length : halt], self.backend.info.chunk_tokens):
+                with self._lock:
+                    logits = self._forward(run, state, seen, piece)
+                    if state.length == len(prompt):
+                        logits = logits.copy()  # the next step of another run may overwrite it
+                    elif state.length == prefix == halt:
+                        self.cache.keep(prompt[:halt], state.copy())
+        run.clock.prefilled = time.perf_counter()
+        return logits
+
+    def decode(self, run: Run, state: State, seen: list[int]) -> list[Chunk]:
+        """One step of a run that has its first tokens.
+
+        Raises:
+            Cancelled: the run was cancelled meanwhile.
+        """
+        with self._lock:
+            base = state.length
+            logits = self._forward(run, state, seen, run.pending, run.rows)
+            chunks = run.take(logits)
+            if base + run.standing < state.length:  # wrong guesses
+                state.truncate(base + run.standing)
+                del seen[state.length :]
+            return chunks
+
+    def _steps(self, run: Run) -> Generator[Chunk]:
+        with self.active([run]):
+            try:
+                with self.entered(run) as (state, seen):
+                    yield from run.take(self.prefill(run, state, seen))
+                    while not run.is_done:
+                        yield from self.decode(run, state, seen)
+            except Cancelled:
+                yield from run.cancel(run.cancelled_by or "cancel")
+
+    def _forward(
+        self, run: Run, state: State, seen: list[int], token_ids: Sequence[int], rows: int = 1
+    ) -> Logits:
+        with self._lock:
+            while True:
+                _check(run)
+                self._stepping = run
+                try:
+                    logits = self.backend.forward(token_ids, state, rows=rows)
+                except ForwardInterrupted:
+                    continue  # meant for this run, or for one that has just left the model
+                finally:
+                    self._stepping = None
+                seen += token_ids
+                return logits
+
+    def _cancel(self, run: Run, by: CancelledBy = "cancel") -> None:
+        run.cancelled_by = run.cancelled_by or by
+        if self._stepping is run:
+            self.backend.interrupt()
+
+    def _take_state(self, request: Request, slot: Slot | None) -> State:
+        """A state that has seen a prefix of the prompt, out of the slot or the cache, or a new one."""
+        if not request.reuse:
+            return self.backend.new_state()
+        if slot is not None and (state := slot.state) is not None:
+            shared = shared_prefix(slot.token_ids, reusable(request.prompt_ids, state))
+            slot.state, slot.token_ids = None, ()
+            if shared == state.length:
+                return state
+            if shared and state.can_truncate:
+                state.truncate(shared)
+                return state
+        return self.cache.take(
+            request.prompt_ids, prefix_tokens=request.prefix_tokens, is_copy=slot is not None
+        )
+
+    def _keep(self, run: Run, state: State, seen: list[int], slot: Slot | None) -> None:
+        """Give the state back: to its slot, or to the cache a recipe's prefix alone or all of it."""
+        tokens = (*run.request.prompt_ids, *run.generated)
+        right = shared_prefix(seen, tokens)  # an interrupt may have left guesses in the state
+        if state.length != right:
+            if not state.can_truncate or state.length < right:
+                return
+            state.truncate(right)
+        prefix = run.request.prefix_tokens
+        if slot is not None:
+            if prefix is not None and prefix < state.length and state.can_truncate:
+                self.cache.keep_prefix(tokens[:prefix], state)
+                # the same in a batch, whose rows keep to themselves what their steps add
+                state.truncate(min(state.length, len(run.request.prompt_ids)))
+            slot.token_ids, slot.state = tokens[: state.length], state
+            self.slots.shrink(self.cache.budget_bytes, except_for=slot)
+            return
         if prefix is not None and prefix < state.length:
             if not state.can_truncate:
                 return  # a copy of the prefix's state is kept already
             state.truncate(prefix)
-        tokens = (*self._request.prompt_ids, *self._generated)
-        self._engine.cache.keep(tokens[: state.length], state)
+        elif state.can_truncate and not self._is_steady(run):
+            # what a fresh prefill would compute to the last bit, so that reuse never changes an answer
+            state.truncate(min(state.length, len(run.request.prompt_ids)))
+        self.cache.keep(tokens[: state.length], state)
 
-    def result(self) -> Completion:
-        """The completion, once the run has ended."""
-        return Completion(
-            text="".join(self._texts),
-            token_ids=tuple(self._generated),
-            finish_reason=self._finish,
-            usage=Usage(len(self._request.prompt_ids), len(self._generated), self._reused),
-            timings=Timings(
-                queue_s=self._started - self._called,
-                prefill_s=self._prefilled_at - self._started,
-                ttft_s=self._first_at - self._called,
-                decode_s=self._ended - self._first_at,
-                total_s=self._ended - self._called,
-            ),
-        )
+    def _is_steady(self, run: Run) -> bool:
+        """Whether decode steps leave the same state as a prefill of the same tokens."""
+        return run.request.options.exact or self.backend.info.is_shape_invariant
+
+    def _matcher(self, request: Request) -> Matcher | None:
+        constraint = request.options.constraint
+        return self._grammars.matcher(constraint) if constraint is not None else None
+
+    def _why_not_draft(self, request: Request) -> str | None:
+        if not self.backend.new_state().can_truncate:
+            return "this model has recurrent states, which cannot take a wrong guess back"
+        if request.options.exact and not self.backend.info.is_shape_invariant:
+            return "exact was asked for, and this model's logits depend on how many tokens go in at once"
+        return None
+
+
+def _verified(chunk: Chunk, result: Completion) -> VerifyEvent:
+    """What became of a step's draft, from the piece that it gave."""
+    first_index = len(result.token_ids) - len(chunk.token_ids)
+    return VerifyEvent.of_step(
+        chunk.token_ids,
+        chunk.text,
+        first_index=first_index,
+        drafted=chunk.drafted_tokens,
+        accepted=chunk.accepted_tokens,
+        correction_token_id=chunk.correction_token_id,
+        logprob=sum(one.logprob for one in chunk.logprobs) if chunk.logprobs else None,
+        ttft_s=None if first_index else result.timings.ttft_s,
+    )
+
+
+class Cancelled(Exception):
+    """Ends the steps of a run that was cancelled."""
+
+
+def is_cancelled(run: Run) -> bool:
+    """Whether a run was cancelled, or its time is up."""
+    timeout_s = run.request.options.timeout_s
+    if timeout_s is not None and time.perf_counter() - run.clock.called >= timeout_s:
+        run.cancelled_by = run.cancelled_by or "timeout"
+    return run.cancelled_by is not None
+
+
+def _check(run: Run) -> None:
+    if is_cancelled(run):
+        raise Cancelled
+
+
+def _pieces(token_ids: Sequence[int], chunk_tokens: int) -> list[Sequence[int]]:
+    """Long prompts by pieces of about the same length, so that a cancel is heard between two of them.
+
+    None has a single token if that can be helped: see `reusable`.
+    """
+    count = max(1, -(-len(token_ids) // chunk_tokens))
+    size = -(-len(token_ids) // count)
+    return [token_ids[start : start + size] for start in range(0, len(token_ids), size)]

@@ -1,4 +1,4 @@
-"""What goes into a generation and what comes out."""
+"""What goes into a generation."""
 
 from __future__ import annotations
 
@@ -6,25 +6,29 @@ import math
 import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
 
 from tinykit.errors import OptionError
+from tinykit.generation.constraint import Constraint
+from tinykit.generation.sampling import Sampling
+from tinykit.generation.title_line import TitleLine
 
-FinishReason = Literal["stop", "length", "cancelled"]
 DEFAULT_MAX_TOKENS = 256
+DEFAULT_TOKENS_PER_STEP = 32
 _MAX_TOKENS_LIMIT = 1024
+_MAX_LOGPROBS = 20
 
 
 def checked_max_tokens(value: object) -> int:
-    """A budget of new tokens between 1 and 1,024: larger numbers are lowered to 1,024.
+    """A budget of new tokens between 0 and 1,024: larger numbers are lowered to 1,024.
 
     Raises:
-        OptionError: not a whole number, or below 1.
+        OptionError: not a whole number, or below 0.
     """
     number = _number(value)
-    if not (number >= 1) or (number != math.inf and number != int(number)):
+    if not (number >= 0) or (number != math.inf and number != int(number)):
         raise OptionError(
-            f"max_tokens must be a whole number from 1 to {_MAX_TOKENS_LIMIT}, not {value!r}.",
+            f"max_tokens must be a whole number from 0 (more than {_MAX_TOKENS_LIMIT:,} counts as "
+            f"{_MAX_TOKENS_LIMIT:,}), not {value!r}.",
             name="max_tokens",
             value=value,
         )
@@ -53,103 +57,126 @@ def checked_stop(stop: str | Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class Draft:
+    """Prompt lookup: guess `minimum` to `maximum` tokens a step from what was said before."""
+
+    minimum: int = 1
+    maximum: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("minimum", "maximum"):
+            value = getattr(self, name)
+            if not (_number(value) >= 1) or _number(value) != int(_number(value)):
+                raise OptionError(f"draft needs whole numbers from 1, not {value!r}.", name=name, value=value)
+        if self.minimum > self.maximum:
+            raise OptionError(
+                f"draft goes from the smaller to the larger number, not {self.minimum} to {self.maximum}.",
+                name="draft",
+                value=(self.minimum, self.maximum),
+            )
+
+
+def checked_draft(value: object) -> Draft | None:
+    """How to draft: None and False not at all, True as `Draft()`, a number up to so many, or (min, max).
+
+    Raises:
+        OptionError: anything else.
+    """
+    if value is None or isinstance(value, Draft):
+        return value
+    if isinstance(value, bool):
+        return Draft() if value else None
+    if isinstance(value, tuple | list) and len(value) == 2:
+        return Draft(*value)
+    if isinstance(value, numbers.Integral):
+        return Draft(1, int(value)) if value else None
+    raise OptionError(
+        f"draft must be True, a number of tokens, or (min, max), not {value!r}.", name="draft", value=value
+    )
+
+
+def _checked_logprobs(value: object) -> int | None:
+    """None for none, else how many alternatives to list beside each token's own.
+
+    Raises:
+        OptionError: not a whole number from 0 to 20.
+    """
+    if value is None or isinstance(value, bool):
+        return 0 if value else None
+    number = _number(value)
+    if not (0 <= number <= _MAX_LOGPROBS) or number != int(number):
+        raise OptionError(
+            f"logprobs must be True or a whole number from 0 to {_MAX_LOGPROBS}, not {value!r}.",
+            name="logprobs",
+            value=value,
+        )
+    return int(number)
+
+
+def _checked_timeout_s(value: object) -> float | None:
+    if value is None:
+        return None
+    number = _number(value)
+    if not number >= 0:
+        raise OptionError(
+            f"timeout_s must be a number of seconds from 0, not {value!r}.", name="timeout_s", value=value
+        )
+    return float(number)
+
+
+@dataclass(frozen=True)
 class GenerationOptions:
     """How to generate: greedy, up to `max_tokens` new tokens or the first of the `stop` strings.
 
-    The first new token is none of the ids in `banned_first`, which is how a second answer is asked for.
+    Attributes:
+        max_tokens: New tokens at most; 0 computes the prompt alone, so that what follows is quick.
+        stop: Texts that end the answer; they are not part of it.
+        sampling: How a token is picked; greedy by default.
+        constraint: What the answer may look like.
+        draft: Guess tokens by prompt lookup.
+        tokens_per_step: Tokens in one `Chunk` at most.
+        logprobs: None, or how many alternatives to list with each token.
+        timeout_s: Seconds from the call after which it is cancelled.
+        exact: Leave out whatever makes the last bits of the logits depend on how many tokens go in at once
+            (drafting and batches, on most quantized weights).
+        banned_first: Tokens that the first new one must not be, which is how a second answer is asked for.
     """
 
     max_tokens: int = DEFAULT_MAX_TOKENS
     stop: tuple[str, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+    constraint: Constraint | TitleLine | None = None
+    draft: Draft | None = None
+    tokens_per_step: int = DEFAULT_TOKENS_PER_STEP
+    logprobs: int | None = None
+    timeout_s: float | None = None
+    exact: bool = False
     banned_first: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_tokens", checked_max_tokens(self.max_tokens))
         object.__setattr__(self, "stop", checked_stop(self.stop))
+        object.__setattr__(self, "draft", checked_draft(self.draft))
+        object.__setattr__(self, "logprobs", _checked_logprobs(self.logprobs))
+        object.__setattr__(self, "timeout_s", _checked_timeout_s(self.timeout_s))
 
 
 @dataclass(frozen=True)
 class Request:
     """One generation.
 
-    `prefix_tokens` is how many of the prompt's first tokens other requests share (a recipe's fixed part):
-    the engine then keeps the state of that prefix only. With None it keeps that of the whole exchange,
-    which the next turn of a chat extends.
+    Attributes:
+        prompt_ids: Token ids of the prompt.
+        options: How to go on from it.
+        prefix_tokens: How many of the prompt's first tokens other requests share (a recipe's fixed part): the
+            engine then keeps the state of that prefix only. With None it keeps that of the whole exchange,
+            which the next turn of a chat extends.
+        slot: A conversation whose state is kept; its requests run one after the other.
+        reuse: False computes the whole prompt, whatever is kept: for measurements.
     """
 
     prompt_ids: tuple[int, ...]
     options: GenerationOptions = field(default_factory=GenerationOptions)
     prefix_tokens: int | None = None
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Tokens of one generation; `kv_reused_tokens` of the prompt were not computed again."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    kv_reused_tokens: int
-
-
-@dataclass(frozen=True)
-class Timings:
-    """Seconds of one generation.
-
-    `queue_s` is the wait for other requests of the same model; `ttft_s`, the time to the first token, and
-    `total_s` are counted from the call.
-    """
-
-    queue_s: float
-    prefill_s: float
-    ttft_s: float
-    decode_s: float
-    total_s: float
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """A piece of generated text and the ids of the tokens that completed it; either may be empty."""
-
-    text: str
-    token_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Completion:
-    """Generated text with how it came about; ``str()``, ``format()``, ``len()`` and ``in`` are the text's."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason
-    usage: Usage
-    timings: Timings
-
-    @property
-    def decode_tokens_per_s(self) -> float | None:
-        """Speed after the first token; None for fewer than two tokens."""
-        steps = len(self.token_ids) - 1
-        return steps / self.timings.decode_s if steps > 0 and self.timings.decode_s > 0 else None
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __format__(self, spec: str) -> str:
-        return format(self.text, spec)
-
-    def __len__(self) -> int:
-        return len(self.text)
-
-    def __contains__(self, part: str) -> bool:
-        return part in self.text
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Completion):
-            return (self.text, self.token_ids) == (other.text, other.token_ids)
-        return self.text == other if isinstance(other, str) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What IPython shows: the text."""
-        printer.text(self.text)
+    slot: int | str | None = None
+    reuse: bool = True

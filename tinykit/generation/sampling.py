@@ -19,14 +19,11 @@ import numpy.typing as npt
 
 from tinykit.backends.base import Logits
 from tinykit.errors import BackendError, OptionError
+from tinykit.generation.distribution import PIECE, TokenIds, Weights, drawn, largest, nucleus, weights_of
 
 Mask = npt.NDArray[np.bool_]
-TokenIds = npt.NDArray[np.intp]
-Weights = npt.NDArray[np.float64]
 
-_GROUPS = 1024  # of logits, whose maxima say where the largest logits begin
-_FIRST_NUCLEUS = 256  # most likely tokens that top-p looks at first; most answers need fewer
-_MORE_NUCLEUS = 16
+_GREEDY_BELOW = 1e-6  # a temperature at which only rounding would be sampled
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,8 @@ class Sampling:
     """How the next token is picked; the default is the most likely one.
 
     Attributes:
-        temperature: Logits are divided by it; 0 picks the most likely token.
+        temperature: Logits are divided by it; 0 (and anything below a millionth) picks the most likely
+            token.
         top_k: Only so many of the most likely tokens; 0 for all.
             https://arxiv.org/abs/1805.04833
         top_p: Only the fewest most likely tokens that have at least this probability together.
@@ -77,7 +75,7 @@ class Sampling:
     @property
     def is_greedy(self) -> bool:
         """Whether nothing is left to chance."""
-        return self.temperature == 0 or self.top_k == 1
+        return self.temperature < _GREEDY_BELOW or self.top_k == 1
 
 
 class Sampler:
@@ -125,19 +123,21 @@ class Sampler:
             BackendError: the logits are not numbers.
             OptionError: the constraint and the logit bias leave no token.
         """
-        best, adjusted = self._best(logits, allowed)
         if self.sampling.is_greedy:
-            return best
-        token_ids, weights = self._candidates(adjusted, best)
-        return int(token_ids[_drawn(weights, self._uniform())])
+            return self._most_likely(logits, allowed)
+        token_ids, values = self._candidates(logits, allowed)
+        index = drawn(values, self.sampling.temperature, self._uniform())
+        return index if token_ids is None else int(token_ids[index])
 
     def distribution(self, logits: Logits, allowed: Mask | None = None) -> tuple[TokenIds, Weights]:
         """What `pick` draws from, without drawing: token ids in ascending order and their probabilities."""
-        best, adjusted = self._best(logits, allowed)
         if self.sampling.is_greedy:
-            return np.array([best]), np.ones(1)
-        token_ids, weights = self._candidates(adjusted, best)
-        return token_ids, weights / weights.sum()
+            return np.array([self._most_likely(logits, allowed)]), np.ones(1)
+        token_ids, values = self._candidates(logits, allowed)
+        weights = weights_of(values, float(values.max()), self.sampling.temperature)
+        possible = np.flatnonzero(weights)
+        probabilities: Weights = weights[possible] / weights.sum()
+        return possible if token_ids is None else token_ids[possible], probabilities
 
     def _uniform(self) -> float:
         """The next number in [0, 1).
@@ -147,105 +147,67 @@ class Sampler:
         """
         return (int(self._bits.random_raw()) >> 11) * 2.0**-53
 
-    def _best(self, logits: Logits, allowed: Mask | None) -> tuple[int, Logits]:
-        """The most likely allowed token, and the logits after penalties and mask."""
+    def _most_likely(self, logits: Logits, allowed: Mask | None) -> int:
+        values, best = self._penalized(logits)
+        if allowed is not None and not allowed[best]:  # mostly it is, and nothing need be copied
+            token_ids = np.flatnonzero(allowed)
+            best = int(token_ids[values[token_ids].argmax()]) if len(token_ids) else best
+        if values[best] == -math.inf or not (allowed is None or allowed[best]):
+            raise self._nothing_left(allowed)
+        return best
+
+    def _candidates(self, logits: Logits, allowed: Mask | None) -> tuple[TokenIds | None, Logits]:
+        """The tokens to draw from: ids in ascending order (None if all are left) and their logits."""
+        sampling, token_ids = self.sampling, None
+        values, best = self._penalized(logits)
+        if allowed is not None:
+            token_ids, values = _taken(None, values, np.flatnonzero(allowed))
+        highest = values[best] if allowed is None else values.max(initial=-np.inf)
+        if highest == -math.inf:
+            raise self._nothing_left(allowed)
+        if 0 < sampling.top_k < len(values):
+            token_ids, values = _taken(token_ids, values, largest(values, sampling.top_k))
+        if sampling.top_p < 1:
+            kept = nucleus(values, sampling.temperature, sampling.top_p)
+            token_ids, values = _taken(token_ids, values, kept)
+        if sampling.min_p > 0:
+            border = float(highest) + sampling.temperature * math.log(sampling.min_p)
+            token_ids, values = _taken(token_ids, values, np.flatnonzero(values >= border))
+        return token_ids, values
+
+    def _penalized(self, logits: Logits) -> tuple[Logits, int]:
+        """Logits with bias and penalties, and the most likely token: a copy only where there are any."""
         best = int(logits.argmax())  # a NaN if there is one
         if not math.isfinite(logits[best]):
             raise _broken(logits)
-        adjusted = self._penalized(logits)
-        if adjusted is not logits:
-            best = int(adjusted.argmax())
-        if allowed is not None and not (self.sampling.is_greedy and allowed[best]):
-            adjusted = np.where(allowed, adjusted, np.float32(-np.inf))
-            best = int(adjusted.argmax())
-        if adjusted[best] == -math.inf:
-            raise OptionError(
-                "No token may come next: the constraint and logit_bias exclude all of them.",
-                name="logit_bias" if allowed is None or allowed.any() else "constraint",
-                value=self.sampling.logit_bias,
-            )
-        return best, adjusted
-
-    def _penalized(self, logits: Logits) -> Logits:
-        """A copy with bias and penalties, or the logits themselves if there are none."""
         if not (len(self._bias_ids) or len(self._seen) or self._counts):
-            return logits
+            return logits, best
         logits = logits.copy()
         logits[self._bias_ids] += self._bias
         if len(self._seen):
             penalty = self.sampling.repeat_penalty
             seen = np.flatnonzero(self._seen)
             values = logits[seen]
-            logits[seen] = np.where(values > 0, values / penalty, values * penalty)
+            with np.errstate(over="ignore"):  # of tokens that the model itself masks
+                logits[seen] = np.where(values > 0, values / penalty, values * penalty)
         if self._counts:
             counted = np.fromiter(self._counts, dtype=np.intp)
             counts = np.fromiter(self._counts.values(), dtype=np.float32)
             logits[counted] -= counts * self.sampling.frequency_penalty
-        return logits
+        return logits, int(logits.argmax())
 
-    def _candidates(self, logits: Logits, best: int) -> tuple[TokenIds, Weights]:
-        """Token ids in ascending order, and weights in proportion to their probabilities."""
-        sampling = self.sampling
-        highest = logits[best]
-        token_ids = largest(logits, sampling.top_k) if sampling.top_k else np.arange(len(logits))
-        values = (logits[token_ids] if sampling.top_k else logits).astype(np.float64)
-        with np.errstate(over="ignore", under="ignore"):  # at very low temperatures
-            weights: Weights = np.exp((values - float(highest)) / sampling.temperature)
-        if sampling.top_p < 1:
-            kept = _nucleus(weights, sampling.top_p)
-            token_ids, weights = token_ids[kept], weights[kept]
-        if sampling.min_p > 0:
-            kept = np.flatnonzero(weights >= sampling.min_p)  # the most likely one's weight is 1
-            token_ids, weights = token_ids[kept], weights[kept]
-        return token_ids, weights
+    def _nothing_left(self, allowed: Mask | None) -> OptionError:
+        if allowed is not None and not allowed.any():
+            name, reason = "constraint", "the constraint allows none."
+        elif len(self._bias_ids):
+            name, reason = "logit_bias", "logit_bias bans all that could."
+        else:
+            name, reason = "constraint", "the model itself excludes all that the constraint allows."
+        return OptionError(f"No token may come next: {reason}", name=name, value=None)
 
 
-def largest(values: npt.NDArray[np.floating], count: int) -> TokenIds:
-    """Indices of the `count` largest values, in ascending order; of equal values the first ones."""
-    if count >= len(values):
-        return np.arange(len(values))
-    found = np.flatnonzero(values >= _lower_bound(values, count))
-    inner = values[found]
-    border = np.partition(inner, -count)[-count]
-    keep = inner > border
-    keep[np.flatnonzero(inner == border)[: count - np.count_nonzero(keep)]] = True
-    chosen: TokenIds = found[keep]
-    return chosen
-
-
-def _lower_bound(values: npt.NDArray[np.floating], count: int) -> float:
-    """A number that at least `count` values reach, and few more where values differ.
-
-    The values are dealt into groups; as many groups as have a maximum that reaches the number hold a value
-    that does. This reads all values once, where a partition of them takes ten times as long.
-    """
-    rows = len(values) // _GROUPS
-    if count > _GROUPS // 2 or rows < 2:
-        return -math.inf
-    maxima = values[: rows * _GROUPS].reshape(rows, _GROUPS).max(axis=0)
-    return float(np.partition(maxima, -count)[-count])
-
-
-def _nucleus(weights: Weights, top_p: float) -> TokenIds:
-    """Indices, in ascending order, of the fewest largest weights that make up `top_p` of the sum."""
-    target = top_p * weights.sum()
-    count = _FIRST_NUCLEUS
-    found = largest(weights, count)
-    while weights[found].sum() < target and count < len(weights):
-        count *= _MORE_NUCLEUS
-        found = largest(weights, count)
-    falling = found[np.argsort(-weights[found], kind="stable")]
-    size = int(np.searchsorted(np.cumsum(weights[falling]), target)) + 1
-    return np.sort(falling[:size])
-
-
-def _drawn(weights: Weights, uniform: float) -> int:
-    """The index that `uniform`, in [0, 1), falls on; never one of weight 0."""
-    cumulated = np.cumsum(weights)
-    total = cumulated[-1]
-    # rounding can make the product the total itself, which no index would be above
-    point = min(uniform * total, np.nextafter(total, 0))
-    return int(np.searchsorted(cumulated, point, side="right"))
+def _taken(token_ids: TokenIds | None, values: Logits, kept: TokenIds) -> tuple[TokenIds, Logits]:
+    return kept if token_ids is None else token_ids[kept], values[kept]
 
 
 @dataclass(frozen=True)
@@ -274,8 +236,8 @@ def logprob(logits: Logits, token_id: int, top: int = 0) -> TokenLogprob:
     highest = float(logits.max())
     if not math.isfinite(highest):
         raise _broken(logits)
-    with np.errstate(under="ignore"):
-        total = highest + math.log(np.exp(logits.astype(np.float64) - highest).sum())
+    pieces = (logits[start : start + PIECE] for start in range(0, len(logits), PIECE))
+    total = highest + math.log(sum(weights_of(piece, highest, 1.0).sum() for piece in pieces))
     token_ids = largest(logits, top) if top else np.arange(0)
     falling = token_ids[np.argsort(-logits[token_ids], kind="stable")]
     pairs = ((int(index), float(logits[index]) - total) for index in falling)

@@ -1,0 +1,195 @@
+"""What each pass over a foreign graph gains: seconds a step and a prompt, and how a prepared graph loads.
+
+    python benchmarks/graph_passes.py [--layers 30] [--bits 4 8] [--tokens 128] [--rounds 5]
+
+A model of random weights in the shape of SmolLM2-135M is written as exports often are: MatMulNBits without
+`accuracy_level`, logits for every position. Then each pass of `tinykit.convert.optimize` is applied alone,
+and all together. Times are of the processor, on one thread, and the best of the rounds counts, so that a busy
+machine does little harm. The last line is JSON. `similarity` is the cosine between the logits of the changed graph and the original's:
+random weights amplify the rounding of activations to 8 bits, which trained ones do far less.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import numpy_helper
+from tokenizers import Tokenizer, models
+
+from tinykit.backends.onnx import OnnxBackend
+from tinykit.convert.checkpoint import Architecture, Packed, matrix_shapes
+from tinykit.convert.decoder import write_decoder
+from tinykit.convert.optimize import PASSES, read_graph
+from tinykit.folders import open_folder
+
+SHAPE = {"hidden": 576, "intermediate": 1536, "heads": 9, "kv_heads": 3, "head_dim": 64, "vocab_size": 49152}
+CONTEXT = 2048
+
+
+class RandomWeights:
+    """A checkpoint of random weights; 4-bit codes are random, 8-bit ones are rounded floats."""
+
+    def __init__(self, layers: int, bits: int) -> None:
+        self.bits = bits
+        self.rng = np.random.default_rng(1)
+        self.architecture = Architecture(
+            family="llama",
+            layers=layers,
+            context_length=CONTEXT,
+            norm_eps=1e-5,
+            rope_theta=10000.0,
+            tied_embeddings=True,
+            bos_id=0,
+            eos_ids=(0,),
+            **SHAPE,
+        )
+        self.shapes = matrix_shapes(self.architecture)
+        self.shapes["model.embed_tokens.weight"] = (SHAPE["vocab_size"], SHAPE["hidden"])
+
+    def __contains__(self, name: str) -> bool:
+        return name.endswith("weight") and not any(part in name for part in ("lm_head", "q_norm", "k_norm"))
+
+    def floats(self, name: str) -> np.ndarray:
+        if "norm" in name:
+            return np.ones(SHAPE["hidden"], np.float32)
+        rows, columns = self.shapes[name]
+        return (self.rng.standard_normal((rows, columns)) / columns**0.5).astype(np.float32)
+
+    def packed(self, name: str) -> Packed | None:
+        if self.bits == 8 or "norm" in name:
+            return None
+        rows, columns = self.shapes[name]
+        codes = self.rng.integers(0, 256, (rows, columns // 32, 16), np.uint8)
+        scales = np.full((rows, columns // 32), 0.2 / columns**0.5, np.float32)
+        return Packed(codes, scales, 4)
+
+    def rope_divisors(self) -> None:
+        return None
+
+
+def as_exported(path: Path) -> None:
+    """Take away what our own importer does better than many exports: in place."""
+    model = onnx.load(path, load_external_data=False)
+    for node in model.graph.node:
+        kept = [attribute for attribute in node.attribute if attribute.name != "accuracy_level"]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+    inputs = [value for value in model.graph.input if value.name != "num_logits_to_keep"]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0), "num_logits_to_keep"))  # 0 is all
+    del model.graph.value_info[:]
+    onnx.save(model, path)
+
+
+def best(rounds: int, call) -> float:
+    times = []
+    for _ in range(rounds):
+        started = time.process_time()
+        call()
+        times.append(time.process_time() - started)
+    return min(times)
+
+
+def measure(path: Path, tokens: int, rounds: int) -> tuple[dict, np.ndarray]:
+    """Seconds of a step after `tokens` tokens and of their prefill, and the logits after them."""
+    backend = OnnxBackend(path, dtype="x", context_length=CONTEXT, threads=1)
+    ids = [(7919 * n) % SHAPE["vocab_size"] for n in range(tokens)]
+    state = backend.new_state()
+    logits = backend.forward(ids, state)[-1].astype(np.float64)
+    row = {
+        "step_s": best(rounds, lambda: backend.forward([5], state)),
+        "prefill_s": best(max(2, rounds // 2), lambda: backend.forward(ids, backend.new_state())),
+    }
+    backend.close()
+    return row, logits - logits.mean()
+
+
+def variants(path: Path) -> dict[str, Path]:
+    """The graph as it is, with each pass alone, and with all of them; all beside one file of weights."""
+    found = {"as exported": path}
+    for label, names in ({name: [name] for name in PASSES} | {"all passes": list(PASSES)}).items():
+        model = read_graph(path)
+        if sum(PASSES[name](model) for name in names):
+            found[label] = path.with_name(f"{label.replace(' ', '_')}.onnx")
+            onnx.save(model, found[label])
+    return found
+
+
+def loads(folder: Path, rounds: int) -> dict[str, float]:
+    """Seconds to open the folder: the first time, later, and without any preparation."""
+    home = tempfile.mkdtemp()
+    os.environ["TINYKIT_HOME"] = home
+
+    def opened() -> None:
+        open_folder(folder, "auto", key="benchmark", threads=1).backend.close()
+
+    def plain() -> None:
+        path = next((folder / "onnx").glob("model_*.onnx"))
+        OnnxBackend(path, dtype="x", context_length=CONTEXT, threads=1).close()
+
+    first = best(1, opened)
+    times = {"first_load_s": first, "warm_load_s": best(rounds, opened), "plain_load_s": best(rounds, plain)}
+    shutil.rmtree(home)
+    return times
+
+
+def write_folder(folder: Path, layers: int, bits: int) -> Path:
+    (folder / "onnx").mkdir(parents=True)
+    path = folder / "onnx" / f"model_q{bits}.onnx"
+    write_decoder(RandomWeights(layers, bits), path, dtype="q4" if bits == 4 else "q8")
+    as_exported(path)
+    config = {"model_type": "llama", "max_position_embeddings": CONTEXT}
+    (folder / "config.json").write_text(json.dumps(config))
+    Tokenizer(models.BPE(vocab={chr(n): n for n in range(256)}, merges=[])).save(
+        str(folder / "tokenizer.json")
+    )
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=30)
+    parser.add_argument("--bits", type=int, nargs="+", default=[4, 8], choices=[4, 8])
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    result = {
+        "machine": platform.machine(),
+        "onnxruntime": onnxruntime.__version__,
+        **vars(options),
+        "rows": [],
+    }
+    print(f"{'bits':>4}  {'graph':<16} {'step ms':>9} {'prefill ms':>11} {'similarity':>11}")
+    for bits in options.bits:
+        with tempfile.TemporaryDirectory() as folder:
+            path = write_folder(Path(folder), options.layers, bits)
+            original = None
+            for label, graph in variants(path).items():
+                row, logits = measure(graph, options.tokens, options.rounds)
+                original = logits if original is None else original
+                norms = float((original @ original) * (logits @ logits)) ** 0.5
+                row["similarity"] = float(original @ logits) / norms
+                result["rows"].append({"bits": bits, "graph": label, **row})
+                print(
+                    f"{bits:>4}  {label:<16} {row['step_s'] * 1e3:>9.1f} {row['prefill_s'] * 1e3:>11.1f} "
+                    f"{row['similarity']:>11.5f}"
+                )
+                if graph != path:
+                    graph.unlink()
+            times = loads(Path(folder), max(2, options.rounds // 2))
+            result["rows"].append({"bits": bits, **times})
+            print(f"{bits:>4}  " + ", ".join(f"{name} {value:.2f}" for name, value in times.items()))
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

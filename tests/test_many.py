@@ -1,0 +1,111 @@
+"""Titles and completions by the dozen, through a session on a tiny random model."""
+
+import pytest
+
+from tests import tiny_models as tiny
+from tinykit import TinySession
+from tinykit.errors import OptionError, PromptTooLongError
+from tinykit.progress import Progress
+from tinykit.reasons import Reason
+
+MESSAGES = [
+    "fix the flaky login test on slow CI runners",
+    "hi",
+    "plan a trip to Lisbon in May with two kids",
+    "",
+    [{"role": "user", "content": "translate this letter to German please"}],
+]
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("many")
+    file = tiny.write_gguf(folder / "tiny.gguf", "llama", tiny.random_weights("llama"), "F32")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TINYKIT_HOME", str(folder / "home"))
+        with TinySession(file, dtype="fp32", recipe="titles", progress=False) as session:
+            yield session
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 16])
+def test_titles_keep_their_order_and_equal_single_ones(session, batch_size):
+    alone = [session.title_result(message) for message in MESSAGES]
+    together = session.title_results(MESSAGES, batch_size=batch_size)
+    assert [(one.text, one.raw, one.why) for one in together] == [
+        (one.text, one.raw, one.why) for one in alone
+    ]
+    assert session.titles(MESSAGES) == [one.text for one in alone]
+
+
+def test_failed_title_says_why_and_loses_no_other(session):
+    found = session.title_results([MESSAGES[0], 7, MESSAGES[2]])
+    assert isinstance(found[1].error, OptionError)
+    assert [step.reason for step in found[1].why] == [Reason.FAILED]
+    assert found[0].error is found[2].error is None
+    assert session.titles([7]) == [None]
+
+
+def test_titles_without_a_model_load_none(tmp_path):
+    with TinySession(recipe="first-words", lazy=True, offline=True) as session:
+        assert session.titles(["can you plan a trip to Lisbon?", "hi"]) == ["Plan a trip to Lisbon", None]
+        assert session._loaded == {}
+
+
+def test_nothing_to_do_is_done_at_once(session):
+    assert session.titles([]) == []
+    assert session.complete_many([]) == []
+
+
+@pytest.mark.parametrize("messages", ["one text", b"bytes", 5, None, {"role": "user"}], ids=str)
+def test_something_that_is_no_list_is_said(session, messages):
+    with pytest.raises(OptionError, match="must be a list"):
+        session.titles(messages)
+    with pytest.raises(OptionError, match="must be a list"):
+        session.complete_many(messages)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, True, "8", 5000], ids=repr)
+def test_batch_size_out_of_range_is_said(session, size):
+    with pytest.raises(OptionError, match="batch_size must be a whole number from 1 to 1,024"):
+        session.titles(MESSAGES, batch_size=size)
+
+
+def test_completions_keep_their_order_and_failures_are_data(session):
+    long = "word " * 5000
+    prompts = ["Name a color", "", long, [{"role": "user", "content": "Name a fruit"}]]
+    found = session.complete_many(prompts, max_tokens=6, batch_size=2)
+    assert [one.finish_reason for one in found[1:3]] == ["error", "error"]
+    assert isinstance(found[1].error, OptionError)
+    assert isinstance(found[2].error, PromptTooLongError)
+    assert found[0] == session.complete("Name a color", max_tokens=6)
+    assert found[3] == session.complete("Name a fruit", max_tokens=6)
+
+
+def test_mistake_in_the_options_is_no_failure_of_each_prompt(session):
+    with pytest.raises(OptionError, match="temperature"):
+        session.complete_many(["Name a color"], temperature=-1)
+
+
+def test_interrupted_batch_gives_what_is_done(session, monkeypatch):
+    done = []
+    original = session.load().engine.generate
+
+    def generate(request, **options):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(original(request, **options))
+        return done[-1]
+
+    monkeypatch.setattr(session.load().engine, "generate", generate)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        session.complete_many(["a b", "c d", "e f", "g h"], max_tokens=3, batch_size=1)
+    assert caught.value.partial == [*done, None, None]
+
+
+def test_progress_counts_what_is_done(session, monkeypatch):
+    events = []
+    monkeypatch.setattr(session, "_progress", Progress(events.append))
+    session.titles(MESSAGES)
+    assert [event.status for event in events][:1] == ["initiate"]
+    assert events[-1].status == "done"
+    assert events[-1].message.startswith("titles")

@@ -1,0 +1,244 @@
+"""What a session answers: completions, chats and streams, one at a time or many together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack, overload
+
+from tinykit.call_options import CallOptions, generation_options, takes_call_options
+from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task, samples
+from tinykit.generation.engine import Engine
+from tinykit.generation.lookup import VerifyEvent
+from tinykit.generation.request import GenerationOptions, Request
+from tinykit.generation.result import Chunk, Completion
+from tinykit.generation.saving import restore_state, save_state
+from tinykit.generation.slots import checked_slot
+from tinykit.generation.stream import Stream
+from tinykit.many import as_list, checked_count, completion_or_failure, prompt_messages, run_in_order
+from tinykit.progress import Progress
+from tinykit.tokenizer import Message
+
+
+class Answers:
+    """The part of `TinySession` that answers prompts and chats."""
+
+    _progress: Progress
+
+    def _chat_engine(self) -> Engine:
+        raise NotImplementedError
+
+    def _engines(self) -> list[Engine]:
+        raise NotImplementedError
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Message | Mapping[str, str]],
+        *,
+        n: None = None,
+        slot: int | str | None = None,
+        reuse: bool = True,
+        on_chunk: Callable[[Chunk], object] | None = None,
+        on_verify: Callable[[VerifyEvent], object] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Completion: ...
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Message | Mapping[str, str]],
+        *,
+        n: int,
+        slot: int | str | None = None,
+        reuse: bool = True,
+        **options: Unpack[CallOptions],
+    ) -> list[Completion]: ...
+
+    @takes_call_options
+    def chat(
+        self,
+        messages: Sequence[Message | Mapping[str, str]],
+        *,
+        n: int | None = None,
+        slot: int | str | None = None,
+        reuse: bool = True,
+        on_chunk: Callable[[Chunk], object] | None = None,
+        on_verify: Callable[[VerifyEvent], object] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Completion | list[Completion]:
+        """The model's answer to a chat; the keywords that the calls have in common are `CallOptions`.
+
+        Args:
+            messages: ``{"role": "system" | "user" | "assistant", "content": text}``, oldest first.
+            n: So many answers as a list, from one pass over the prompt.
+            slot: Keep the conversation's state under this number or name, until `free_slot`, or until newer
+                slots need the memory that `cache_bytes` allows.
+            reuse: False computes the whole prompt anew.
+            on_chunk: Called with each piece of text, before the next is made.
+            on_verify: Called with what became of each step's draft.
+            options: How to generate.
+
+        Raises:
+            OptionError: an argument that cannot be used.
+            PromptTooLongError: the chat leaves no room in the model's context.
+            KeyboardInterrupt: Ctrl-C; its `partial` is the completion so far.
+        """
+        engine, request = self._request(prompt_messages(messages), slot, reuse, options)
+        return _answered(engine, request, n, on_chunk, on_verify)
+
+    @overload
+    def complete(
+        self,
+        prompt: str,
+        *,
+        system: str | None = None,
+        n: None = None,
+        slot: int | str | None = None,
+        reuse: bool = True,
+        on_chunk: Callable[[Chunk], object] | None = None,
+        on_verify: Callable[[VerifyEvent], object] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Completion: ...
+
+    @overload
+    def complete(
+        self,
+        prompt: str,
+        *,
+        system: str | None = None,
+        n: int,
+        slot: int | str | None = None,
+        reuse: bool = True,
+        **options: Unpack[CallOptions],
+    ) -> list[Completion]: ...
+
+    @takes_call_options
+    def complete(
+        self,
+        prompt: str,
+        *,
+        system: str | None = None,
+        n: int | None = None,
+        slot: int | str | None = None,
+        reuse: bool = True,
+        on_chunk: Callable[[Chunk], object] | None = None,
+        on_verify: Callable[[VerifyEvent], object] | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Completion | list[Completion]:
+        """The answer to one message; `system` is put before it unless it is blank.
+
+        Raises: as `chat`, and OptionError for an empty prompt.
+        """
+        engine, request = self._request(prompt_messages(prompt, system), slot, reuse, options)
+        return _answered(engine, request, n, on_chunk, on_verify)
+
+    @takes_call_options
+    def stream(
+        self,
+        prompt: str | Sequence[Message | Mapping[str, str]],
+        *,
+        system: str | None = None,
+        slot: int | str | None = None,
+        reuse: bool = True,
+        **options: Unpack[CallOptions],
+    ) -> Stream:
+        """The answer to a message or a chat piece by piece; `.result` is the completion once it has ended.
+
+        Leaving the loop or closing the stream cancels the rest.
+
+        Raises: as `complete`.
+        """
+        turns = prompt_messages(prompt, system)
+        engine, request = self._request(turns, slot, reuse, options)
+        return engine.stream(request)
+
+    @takes_call_options
+    def complete_many(
+        self,
+        prompts: Iterable[str | Sequence[Message | Mapping[str, str]]],
+        *,
+        system: str | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        **options: Unpack[CallOptions],
+    ) -> list[Completion]:
+        """Answers to many messages or chats, in their order; what failed has its `error`, and loses no other.
+
+        Raises:
+            OptionError: an option that cannot be used.
+            KeyboardInterrupt: Ctrl-C; its `partial` lists the completions so far, None for the others.
+        """
+        checked, size = generation_options(options), checked_count(batch_size, "batch_size")
+        tasks = [self._completion_task(one, system, checked) for one in as_list(prompts, "prompts")]
+        engine = self._chat_engine() if tasks else None
+        found = run_in_order(engine, tasks, batch_size=size, progress=self._progress, unit="completions")
+        return [completion_or_failure(one) for one in found]
+
+    def cancel(self) -> int:
+        """End whatever this session is doing, from another thread; returns how many generations that was.
+
+        The calls return what there is, with ``finish_reason="cancelled"``.
+        """
+        return sum(engine.cancel() for engine in self._engines())
+
+    def save_state(self, path: str | Path, *, slot: int | str | None = None) -> int:
+        """Write the state of a slot, or of the last chat, to a file; returns its size in bytes.
+
+        Raises:
+            OptionError: there is nothing to save.
+            CacheError: the file cannot be written.
+        """
+        return save_state(self._chat_engine(), path, slot=checked_slot(slot))
+
+    def restore_state(self, path: str | Path, *, slot: int | str | None = None) -> int:
+        """Go on from a file of `save_state`: a chat that begins like the saved one computes only the rest.
+
+        Returns:
+            How many tokens the state has seen.
+
+        Raises:
+            ModelFileError: the file is damaged, or belongs to another model, build or precision.
+        """
+        return restore_state(self._chat_engine(), path, slot=checked_slot(slot))
+
+    def free_slot(self, slot: int | str) -> bool:
+        """Forget a slot's state; False if there was none.
+
+        Raises:
+            BackendError: a generation is running in it.
+        """
+        name = checked_slot(slot)
+        freed = [engine.slots.free(name) for engine in self._engines()] if name is not None else []
+        return any(freed)
+
+    def _request(
+        self,
+        turns: Sequence[Message],
+        slot: int | str | None,
+        reuse: bool,
+        options: Mapping[str, Any],
+    ) -> tuple[Engine, Request]:
+        checked, name = generation_options(options), checked_slot(slot)
+        engine = self._chat_engine()
+        return engine, Request(tuple(engine.tokenizer.encode_chat(turns)), checked, slot=name, reuse=reuse)
+
+    def _completion_task(
+        self,
+        prompt: str | Sequence[Message | Mapping[str, str]],
+        system: str | None,
+        options: GenerationOptions,
+    ) -> Task[Completion]:
+        turns = prompt_messages(prompt, system)
+        return (yield Request(tuple(self._chat_engine().tokenizer.encode_chat(turns)), options))
+
+
+def _answered(
+    engine: Engine,
+    request: Request,
+    n: int | None,
+    on_chunk: Callable[[Chunk], object] | None,
+    on_verify: Callable[[VerifyEvent], object] | None,
+) -> Completion | list[Completion]:
+    if n is None:
+        return engine.generate(request, on_chunk=on_chunk, on_verify=on_verify)
+    return samples(engine, request, checked_count(n, "n"))

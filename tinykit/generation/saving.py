@@ -1,0 +1,138 @@
+"""Keep the state of a conversation in a file, and go on from it in another process.
+
+The file is in the safetensors format (https://github.com/huggingface/safetensors): no code can hide in it.
+Its metadata names the model, its build and its precision, since a state means nothing to another one.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tinykit.backends.base import State
+from tinykit.errors import BackendError, CacheError, ModelFileError, OptionError
+from tinykit.generation.engine import Engine
+from tinykit.generation.slots import SlotName
+
+_FORMAT = "tinykit-state-1"
+_TOKENS = "token_ids"
+_PREFIX = "state."
+
+
+def save_state(engine: Engine, path: str | Path, *, slot: SlotName | None = None) -> int:
+    """Write the state of a slot, or of the exchange that ended last, and return the file's size in bytes.
+
+    A file of that name is replaced only once the new one is whole.
+
+    Raises:
+        OptionError: there is nothing to save.
+        BackendError: a generation is running in the slot.
+        CacheError: the file cannot be written.
+    """
+    path = Path(path).expanduser()
+    with engine.turn():
+        token_ids, state = _kept(engine, slot)
+        tensors = {_PREFIX + name: np.ascontiguousarray(array) for name, array in state.dump().items()}
+    tensors[_TOKENS] = np.asarray(token_ids, np.int64)
+    return _write(path, tensors, {"format": _FORMAT, **engine.identity})
+
+
+def restore_state(engine: Engine, path: str | Path, *, slot: SlotName | None = None) -> int:
+    """Read a state into a slot, or among the states that prompts reuse; returns how many tokens it has seen.
+
+    Raises:
+        ModelFileError: the file is no state, is damaged, or belongs to another model, build or precision.
+        BackendError: a generation is running in the slot.
+    """
+    path = Path(path).expanduser()
+    metadata, tensors = _read(path)
+    for name, own in engine.identity.items():
+        if metadata.get(name) != own:
+            raise ModelFileError(
+                f"{path} was saved by another model: its {name} is {metadata.get(name)!r}, "
+                f"here it is {own!r}.",
+                hint="Open the model that saved it, with the same dtype.",
+                path=path,
+            )
+    token_ids = tensors.pop(_TOKENS)
+    arrays = {name.removeprefix(_PREFIX): array for name, array in tensors.items()}
+    ids = tuple(int(token_id) for token_id in token_ids)
+    with engine.turn():
+        state = engine.backend.load_state(arrays, len(ids))
+        if slot is None:
+            engine.cache.keep(ids, state)
+        else:
+            _put(engine, slot, ids, state)
+    return len(ids)
+
+
+def _kept(engine: Engine, slot: SlotName | None) -> tuple[tuple[int, ...], State]:
+    if slot is None:
+        if (last := engine.cache.last) is not None:
+            return last
+        raise OptionError(
+            "There is no state to save: nothing was generated yet, or its state was dropped.",
+            hint="Generate first, or in a slot, whose state stays: slot=0.",
+            name="slot",
+            value=slot,
+        )
+    if slot not in engine.slots or (state := engine.slots[slot].state) is None:
+        if slot in engine.slots and engine.slots[slot].lock.locked():
+            raise BackendError(
+                f"Slot {slot!r} is in use.", hint="Cancel or read its stream to the end first."
+            )
+        names = [name for name, _ in engine.slots.items()]
+        raise OptionError(f"Slot {slot!r} holds no state; those in use are {names}.", name="slot", value=slot)
+    return engine.slots[slot].token_ids, state
+
+
+def _put(engine: Engine, name: SlotName, token_ids: tuple[int, ...], state: State) -> None:
+    slot = engine.slots[name]
+    if not slot.lock.acquire(blocking=False):
+        raise BackendError(f"Slot {name!r} is in use.", hint="Cancel or read its stream to the end first.")
+    slot.token_ids, slot.state = token_ids, state
+    slot.lock.release()
+
+
+def _write(path: Path, tensors: dict[str, npt.NDArray[Any]], metadata: dict[str, str]) -> int:
+    from safetensors.numpy import save_file
+
+    partial = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        os.close(handle)
+        save_file(tensors, partial, metadata)
+        with open(partial, "rb") as written:  # noqa: PTH123  # a descriptor to sync
+            os.fsync(written.fileno())
+        Path(partial).replace(path)
+        return path.stat().st_size
+    except OSError as error:
+        raise CacheError(f"The state cannot be written to {path}: {error}.", path=path) from error
+    finally:
+        if partial is not None:
+            with suppress(OSError):
+                Path(partial).unlink(missing_ok=True)
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = dict(file.metadata() or {})
+            if metadata.get("format") != _FORMAT:
+                raise ModelFileError(
+                    f"{path} is no state that this version saved: its format is {metadata.get('format')!r}, "
+                    f"not {_FORMAT!r}.",
+                    path=path,
+                )
+            return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ModelFileError(f"{path} cannot be read as a saved state: {error}.", path=path) from error

@@ -1,0 +1,56 @@
+"""A generation that is read piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from types import TracebackType
+from typing import Self
+
+from tinykit.generation.result import Chunk, Completion
+from tinykit.generation.run import Run
+
+
+class Stream(Iterator[Chunk]):
+    """Yields the pieces of an answer while it is made.
+
+    Leaving a ``for`` loop early, closing it, or its end as a ``with`` block cancels the generation at once.
+    """
+
+    def __init__(self, run: Run, steps: Generator[Chunk], cancel: Callable[[Run], None]) -> None:
+        self._run = run
+        self._steps = steps
+        self._cancel = cancel
+
+    def __next__(self) -> Chunk:
+        return next(self._steps)
+
+    @property
+    def result(self) -> Completion:
+        """The completion; before the end, what there is so far."""
+        return self._run.result()
+
+    def cancel(self) -> None:
+        """End it from another thread; whoever reads it gets the last piece, then the end."""
+        self._cancel(self._run)
+
+    def close(self) -> None:
+        """End it here; closing twice is harmless."""
+        try:
+            self._steps.close()
+        except ValueError:  # another thread is in the middle of a step
+            self.cancel()
+        else:
+            self._run.cancel("close")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        result = self.result
+        state = result.finish_reason if self._run.is_done else "open"
+        return f"<Stream {state}, {result.usage.completion_tokens} tokens>"

@@ -1,0 +1,120 @@
+"""Titles and completions by the dozen: order kept, progress, failures as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from tinykit.errors import OptionError, TinykitError
+from tinykit.generation.batch import Task, run_tasks
+from tinykit.generation.engine import Engine
+from tinykit.generation.result import Completion, Timings, Usage
+from tinykit.progress import Progress
+from tinykit.reasons import Reason, Step
+from tinykit.recipes import Recipe
+from tinykit.titling import Title
+from tinykit.tokenizer import Message, as_messages
+
+T = TypeVar("T")
+_MAX_BATCH_SIZE = 1024
+
+
+def run_in_order(
+    engine: Engine | None, tasks: Sequence[Task[T]], *, batch_size: int, progress: Progress, unit: str
+) -> list[T | TinykitError | None]:
+    """The tasks' results in the order of the tasks; None for those that a cancel left undone.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; its `partial` is the list so far.
+    """
+    found: list[T | TinykitError | None] = [None] * len(tasks)
+    results = (
+        run_tasks(engine, tasks, batch_size=batch_size) if engine is not None else enumerate(map(_now, tasks))
+    )
+    try:
+        with progress.stage(unit, total=len(tasks), unit=unit) as stage:
+            for index, result in results:
+                found[index] = result
+                stage.advance(1)
+    except KeyboardInterrupt as error:
+        error.partial = found  # type: ignore[attr-defined]
+        raise
+    return found
+
+
+def _now(task: Task[T]) -> T | TinykitError:
+    """The result of a task that asks no model."""
+    try:
+        next(task)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    except TinykitError as error:
+        return error
+    raise AssertionError("a task without an engine asked for one")
+
+
+def as_list(items: Iterable[T], name: str) -> list[T]:
+    """The items as a list; a single text is none.
+
+    Raises:
+        OptionError: not something with items.
+    """
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        raise OptionError(
+            f"{name} must be a list, not {type(items).__name__}.",
+            hint=f"For a single one: [{name.removesuffix('s')}].",
+            name=name,
+            value=items,
+        )
+    return list(items)
+
+
+def checked_count(value: object, name: str) -> int:
+    """A whole number from 1 to 1,024.
+
+    Raises:
+        OptionError: anything else.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_BATCH_SIZE:
+        return value
+    raise OptionError(
+        f"{name} must be a whole number from 1 to {_MAX_BATCH_SIZE:,}, not {value!r}.", name=name, value=value
+    )
+
+
+def prompt_messages(
+    prompt: str | Sequence[Message | Mapping[str, str]], system: str | None = None
+) -> list[Message]:
+    """A chat out of one message or of many; `system` comes first, unless it is blank.
+
+    Raises:
+        OptionError: an empty prompt, or no messages.
+    """
+    first = [Message("system", system.strip())] if system and system.strip() else []
+    if isinstance(prompt, str) and prompt.strip():
+        return [*first, Message("user", prompt)]
+    if isinstance(prompt, list | tuple):
+        return [*first, *as_messages(prompt)]
+    raise OptionError(
+        f"The prompt must be text that is not empty, not {prompt!r}.", name="prompt", value=prompt
+    )
+
+
+def title_or_failure(result: Title | TinykitError | None, recipe: Recipe) -> Title:
+    """A title that says what went wrong, where there is none; None stands for a cancel."""
+    if isinstance(result, Title):
+        return result
+    reason = Reason.CANCELLED if result is None else Reason.FAILED
+    step = Step(reason, None if result is None else str(result))
+    return Title(None, "", (step,), recipe.name, error=result)
+
+
+def completion_or_failure(result: Completion | TinykitError | None) -> Completion:
+    """An empty completion that says what went wrong, where there is none; None stands for a cancel."""
+    if isinstance(result, Completion):
+        return result
+    nothing = Usage(0, 0, 0), Timings(0.0, 0.0, None, 0.0, 0.0)
+    if result is None:
+        return Completion("", (), "cancelled", *nothing, cancelled_by="cancel")
+    return Completion("", (), "error", *nothing, error=result)
