@@ -17,7 +17,7 @@ LAYERS = [
     },
     {"convert", "backends"},
     {"generation"},
-    {"folders", "loading"},
+    {"checkpoints", "folders", "loading", "placing"},
     {"session", "answers", "call_options", "many", "titling", "inventory"},
     {"lab", "tune", "doctor", "cli", "__main__"},
 ]  # fmt: skip

@@ -11,11 +11,14 @@ from typing import Any, Self
 
 from tinykit import settings
 from tinykit.answers import Answers
+from tinykit.backends.base import BackendInfo
+from tinykit.checkpoints import checked_plan
 from tinykit.errors import ClosedError, OptionError
+from tinykit.failures import FailedRun
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task
 from tinykit.generation.engine import Engine
 from tinykit.language import is_english
-from tinykit.loading import DEFAULT_MODEL, Loaded, checked_dtype, load
+from tinykit.loading import DEFAULT_MODEL, FAILURES, Loaded, checked_dtype, load
 from tinykit.many import as_list, checked_count, run_in_order, title_or_failure
 from tinykit.progress import Progress, ProgressEvent
 from tinykit.reasons import Reason, Step
@@ -36,9 +39,11 @@ class TinySession(Answers):
             safetensors. By default titles come from the title model, chats from the model it was made from.
         adapter: Folder of a LoRA adapter (PEFT layout) to merge into the model.
         recipe: How to make titles: a name, a JSON or TOML file, or a `Recipe`.
-        device: Where to compute; ``auto`` and ``cpu`` are known.
+        device: Where to compute: ``cpu`` (the default), ``auto``, ``gpu``, or a device such as ``cuda``.
+        backend: What to compute with: ``onnx``, ``mlx``, ``transformers``, or one that a package brings.
         dtype: Precision of the weights; ``auto`` takes the model's own recommendation.
         threads: Threads to compute with.
+        fallback: False raises where the CPU would be used in place of what was asked for.
         progress: False shows nothing; a function gets `ProgressEvent`s; None follows the settings.
         offline: True never uses the network.
         lazy: Load at the first call that needs the model, not now. No title of ``first-words`` needs it.
@@ -47,6 +52,7 @@ class TinySession(Answers):
         UnknownModelError, UnknownRecipeError, OptionError: what was asked for does not exist.
         SourceError: the model's files cannot be had; the kinds say why.
         ModelFileError: they cannot be used.
+        DeviceError: nothing that was asked for works, and `fallback` is False.
     """
 
     def __init__(
@@ -56,8 +62,10 @@ class TinySession(Answers):
         adapter: str | Path | None = None,
         recipe: str | Path | Recipe | None = None,
         device: str | None = None,
+        backend: str | None = None,
         dtype: str | None = None,
         threads: int | None = None,
+        fallback: bool | None = None,
         progress: bool | Callable[[ProgressEvent], None] | None = None,
         offline: bool | None = None,
         lazy: bool = False,
@@ -66,11 +74,14 @@ class TinySession(Answers):
         wanted = recipe if recipe is not None else settings.get("recipe") or self.spec.recipe
         self.recipe = get_recipe(wanted or DEFAULT_RECIPE)
         checked_dtype(dtype, self.spec)
+        checked_plan(device, backend, self.spec)
         self._progress = Progress(progress)
         self._load_options: dict[str, Any] = {
             "device": device,
+            "backend": backend,
             "dtype": dtype,
             "threads": threads,
+            "fallback": fallback,
             "progress": self._progress,
             "offline": offline,
         }
@@ -105,6 +116,22 @@ class TinySession(Answers):
     def load_s(self) -> float:
         """Seconds spent loading models so far."""
         return sum(loaded.load_s for loaded in self._loaded.values())
+
+    @property
+    def info(self) -> BackendInfo:
+        """What the session's model runs on, read back from the library; loads it if need be."""
+        return self.load().engine.backend.info
+
+    @property
+    def failures(self) -> tuple[FailedRun, ...]:
+        """Where this session's models failed lately; they are not tried there again for some minutes."""
+        keys = {self.spec.key, self.spec.chat_model, *self._loaded}
+        return tuple(run for run in FAILURES.all() if run.model in keys)
+
+    def clear_failures(self) -> None:
+        """Forget them, so that the next load tries every device again."""
+        for run in self.failures:
+            FAILURES.clear(run.model)
 
     def title(
         self,
@@ -209,9 +236,15 @@ class TinySession(Answers):
         if self.spec.key not in self._loaded:
             state = "closed" if self._is_closed else "not loaded"
             return f"<TinySession {self.spec.key}, {state}>"
-        info = self._loaded[self.spec.key].engine.backend.info
+        loaded = self._loaded[self.spec.key]
+        info = loaded.engine.backend.info
+        place = info.device
+        if place == "cpu" and loaded.asked not in ("auto", "cpu"):
+            place += f", not {loaded.asked}"
+        if info.device_share is not None and info.device_share < 1:
+            place += f" with {info.device_share:.0%} of the work"
         return (
-            f"<TinySession {self.spec.key} {info.dtype} on {info.device} "
+            f"<TinySession {self.spec.key} {info.dtype} on {place} "
             f"({info.backend}, {info.threads} threads), titles by {self.recipe.name}>"
         )
 

@@ -20,6 +20,7 @@ from tinykit.backends.one_thread import Abandoned, OneThread, Work
 from tinykit.errors import (
     BackendError,
     ClosedError,
+    DeviceError,
     ForwardInterrupted,
     ModelFileError,
     OptionError,
@@ -35,6 +36,7 @@ DTYPES: Final = ("auto", *_FLOATS, *_BITS)
 _GROUP = 32  # weights that share a scale, as in ggml's formats
 # Prompt tokens in one forward: a cancel waits for no more. A GPU takes four times as many in the same time.
 _CHUNK_TOKENS, _CHUNK_STEP, _CHUNK_WEIGHTS, _GPU_FACTOR = 128, 16, 150e6, 4
+_TIE = 0.02  # share of the logits' spread by which rounding may change the order of two tokens
 _CLEAR_EVERY = 256  # forwards, between which MLX may keep memory that it has freed
 
 
@@ -45,15 +47,19 @@ class MlxBackend:
         folder: The model: of an MLX repo, or a checkpoint of transformers.
         context_length: Tokens that the model was made for.
         dtype: Float type to convert to, or bits to round float weights to; ``auto`` leaves them as they are.
+        device: ``cpu`` for MLX on the CPU; else what MLX takes by itself, a GPU if there is one.
 
     Raises:
+        DeviceError: the GPU computes something else than the CPU.
         MissingPackageError: mlx-lm is not installed.
         ModelFileError: the files cannot be used.
         UnsupportedModelError: mlx-lm does not know the family, or the folder brings code of its own.
         BackendError: MLX cannot start on this machine.
     """
 
-    def __init__(self, folder: Path, *, context_length: int, dtype: str = "auto") -> None:
+    def __init__(
+        self, folder: Path, *, context_length: int, dtype: str = "auto", device: str = "mlx"
+    ) -> None:
         if dtype not in DTYPES:
             raise OptionError(
                 f"The MLX backend cannot convert to {dtype!r}; it knows {', '.join(DTYPES)}.",
@@ -65,21 +71,23 @@ class MlxBackend:
         self._work: Work | None = None
         self._steps = 0
         self._model: Any = THREAD.call(lambda: _load(folder, config, dtype))
+        size, found = THREAD.call(lambda: _facts(self._model))
+        self._device = "cpu" if device == "cpu" else found
         self._example, vocab_size, bytes_per_token = THREAD.call(self._probe)
-        size, device = THREAD.call(lambda: _facts(self._model))
         self.info = BackendInfo(
             backend="mlx",
-            device="mlx" if device == "gpu" else "cpu",
-            providers=(f"mlx:{device}",),
+            device="mlx" if self._device == "gpu" else "cpu",
+            providers=(f"mlx:{self._device}",),
             dtype=_dtype_name(config, dtype, self._example),
             vocab_size=vocab_size,
             context_length=context_length,
             threads=1,
-            chunk_tokens=_chunk_tokens(size) * (_GPU_FACTOR if device == "gpu" else 1),
+            chunk_tokens=_chunk_tokens(size) * (_GPU_FACTOR if self._device == "gpu" else 1),
             can_batch=False,
             is_shape_invariant=False,
             exact_tokens=None,
             bytes_per_token=bytes_per_token,
+            device_share=1.0,
         )
 
     def new_state(self) -> MlxState:
@@ -110,7 +118,7 @@ class MlxBackend:
         if not 1 <= rows <= len(token_ids):
             raise ValueError(f"forward() cannot give logits after {rows} of {len(token_ids)} tokens")
         assert isinstance(state, MlxState)
-        step = _Step(self._model, list(token_ids), state, rows)
+        step = _Step(self._model, list(token_ids), state, rows, self._device)
         work = step.work = self._work = THREAD.submit(step.run, step.undo)
         try:
             logits: Logits = work.wait()
@@ -153,7 +161,9 @@ class MlxBackend:
     def _probe(self) -> tuple[dict[str, Array], int, int]:
         """What the caches dump after two tokens, the size of the vocabulary, and the bytes of a token."""
         caches = self._new_caches()
-        logits = _logits(self._model, [0, 1], caches)
+        logits = _logits(self._model, [0, 1], caches, self._device)
+        if self._device != "cpu":
+            _compare(logits, _logits(self._model, [0, 1], self._new_caches(), "cpu"))
         growing = dumped([cache for cache in caches if is_plain(cache)]).values()
         return dumped(caches), logits.shape[-1], sum(array.nbytes for array in growing if array.ndim) // 2
 
@@ -161,8 +171,9 @@ class MlxBackend:
 class _Step:
     """A forward on the thread of MLX, after which the caches are as before unless it has a result."""
 
-    def __init__(self, model: Any, token_ids: list[int], state: MlxState, rows: int) -> None:
+    def __init__(self, model: Any, token_ids: list[int], state: MlxState, rows: int, device: str) -> None:
         self._model = model
+        self._device = device
         self._ids = token_ids
         self._state = state
         self._rows = rows
@@ -175,10 +186,10 @@ class _Step:
         try:
             before = self._ids[: -self._rows]
             if before:
-                _logits(self._model, before, self._state.caches, are_wanted=False)
+                _logits(self._model, before, self._state.caches, self._device, are_wanted=False)
             if self.work is not None and self.work.is_abandoned:
                 return np.empty((0, 0), np.float32)  # nobody waits for it
-            return _logits(self._model, self._ids[-self._rows :], self._state.caches)
+            return _logits(self._model, self._ids[-self._rows :], self._state.caches, self._device)
         except Exception as error:
             self.undo()
             if isinstance(error, TinykitError):
@@ -192,17 +203,28 @@ class _Step:
             self._spare = None
 
 
-def _logits(model: Any, token_ids: list[int], caches: list[Any], *, are_wanted: bool = True) -> Logits:
+def _logits(
+    model: Any, token_ids: list[int], caches: list[Any], device: str, *, are_wanted: bool = True
+) -> Logits:
     import mlx.core as mx
 
-    logits = model(mx.array(token_ids)[None], cache=caches)[0]
-    kept = list(arrays_of(caches))
-    if not are_wanted:
-        mx.eval(kept)
-        return np.empty((0, logits.shape[-1]), np.float32)
-    logits = logits.astype(mx.float32)
-    mx.eval(logits, kept)
-    return np.array(logits)
+    with mx.stream(mx.cpu if device == "cpu" else mx.gpu):
+        logits = model(mx.array(token_ids)[None], cache=caches)[0]
+        kept = list(arrays_of(caches))
+        if not are_wanted:
+            mx.eval(kept)
+            return np.empty((0, logits.shape[-1]), np.float32)
+        logits = logits.astype(mx.float32)
+        mx.eval(logits, kept)
+        return np.array(logits)
+
+
+def _compare(found: Logits, trusted: Logits) -> None:
+    """Raise unless a GPU's last logits choose the CPU's token, or one as good as tied with it."""
+    spread = float(trusted[-1].max() - trusted[-1].mean())
+    behind = float(trusted[-1].max() - trusted[-1][int(found[-1].argmax())])
+    if not np.isfinite(found).all() or behind > _TIE * spread:
+        raise DeviceError("MLX computes something else on the GPU than on the CPU.", asked="mlx", failures=())
 
 
 def _clear() -> None:
