@@ -17,7 +17,7 @@ LAYERS = [
     },
     {"convert", "backends"},
     {"generation"},
-    {"checkpoints", "folders", "loading", "placing"},
+    {"checkpoints", "folders", "loading", "placing", "residents"},
     {"session", "answers", "call_options", "many", "titling", "inventory"},
     {"lab", "tune", "doctor", "cli", "__main__"},
 ]  # fmt: skip

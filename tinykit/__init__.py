@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tinykit.doctor import doctor
-    from tinykit.errors import TinykitError
+    from tinykit.errors import DeviceFallbackWarning, TinykitError
     from tinykit.generation.result import Completion
     from tinykit.progress import ProgressEvent
     from tinykit.recipes import RECIPES, Recipe
     from tinykit.registry import MODELS, ModelSpec, register_model
+    from tinykit.residents import loaded
     from tinykit.session import TinySession
     from tinykit.titling import Title
 
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Completion",
+    "DeviceFallbackWarning",
     "MODELS",
     "ModelSpec",
     "ProgressEvent",
@@ -34,6 +36,7 @@ __all__ = [
     "Title",
     "__version__",
     "doctor",
+    "loaded",
     "register_model",
 ]
 
@@ -41,6 +44,7 @@ _HOMES = {
     "MODELS": "tinykit.registry",
     "RECIPES": "tinykit.recipes",
     "Completion": "tinykit.generation.result",
+    "DeviceFallbackWarning": "tinykit.errors",
     "ModelSpec": "tinykit.registry",
     "ProgressEvent": "tinykit.progress",
     "Recipe": "tinykit.recipes",
@@ -48,6 +52,7 @@ _HOMES = {
     "TinykitError": "tinykit.errors",
     "Title": "tinykit.titling",
     "doctor": "tinykit.doctor",
+    "loaded": "tinykit.residents",
     "register_model": "tinykit.registry",
 }
 

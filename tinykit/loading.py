@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tinykit import hub, settings, sources, store
+from tinykit import hub, residents, settings, sources, store
 from tinykit.checkpoints import Opened, checked_plan, open_other
 from tinykit.devices import CPU, Attempt, Device, Failure
 from tinykit.errors import (
@@ -207,6 +207,7 @@ def load(
         DeviceError: `fallback` is False, and nothing that was asked for works.
         SourceError: the files cannot be had.
         ModelFileError: they cannot be used.
+        RestartNeededError: a model could not be released before.
     """
     spec = model if isinstance(model, ModelSpec) else get_model(model)
     wish = checked_plan(device, backend, spec)
@@ -217,6 +218,7 @@ def load(
     started = time.perf_counter()
 
     def open_on(attempt: Attempt) -> Opened:
+        residents.require_sound(attempt.backend)
         if attempt.backend == "onnx":
             return _open_onnx(spec, chosen_dtype, attempt.device, threads, progress, offline)
         other_dtype = settings.get("dtype", dtype) or "auto"
@@ -242,6 +244,7 @@ def load(
         cache_bytes=settings.get("cache_bytes"),
         identity=lambda: {"model": spec.key, "build": opened.build()},
     )
+    residents.add(spec.key, engine)
     progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
     load_s = time.perf_counter() - started
     return Loaded(spec, engine, opened.folder, load_s, opened.skipped, wish.asked, placed.failures)

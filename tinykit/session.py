@@ -24,6 +24,7 @@ from tinykit.progress import Progress, ProgressEvent
 from tinykit.reasons import Reason, Step
 from tinykit.recipes import DEFAULT_RECIPE, Recipe, get_recipe
 from tinykit.registry import ModelSpec, get_model
+from tinykit.residents import release
 from tinykit.titles import has_task, prepare_conversation
 from tinykit.titling import Title, first_words_title, fixed_prefix, model_title, no_task, title_task
 from tinykit.tokenizer import Message, as_messages
@@ -217,12 +218,36 @@ class TinySession(Answers):
         found = run_in_order(engine, tasks, batch_size=size, progress=self._progress, unit="titles")
         return [title_or_failure(one, chosen) for one in found]
 
-    def close(self) -> None:
-        """Release the model's memory; closing twice is harmless."""
+    def unload(self) -> None:
+        """Release the memory of what is loaded; the next call that needs a model loads it again.
+
+        Raises:
+            RestartNeededError: a library failed to release a model. The session does not hold it any more.
+        """
         with self._lock:
-            loaded, self._loaded, self._is_closed = self._loaded, {}, True
-        for model in loaded.values():
-            model.engine.close()
+            self._release()
+
+    def close(self) -> None:
+        """Release the model's memory for good; closing twice is harmless.
+
+        Raises:
+            RestartNeededError: as `unload`.
+        """
+        with self._lock:
+            self._is_closed = True
+            self._release()
+
+    def _release(self) -> None:
+        """Let go of the models only after the libraries have, and whether or not they could."""
+        errors = []
+        for loaded in list(self._loaded.values()):
+            try:
+                release(loaded.engine)
+            except Exception as error:
+                errors.append(error)
+        self._loaded = {}
+        if errors:
+            raise errors[0]
 
     def __enter__(self) -> Self:
         return self

@@ -27,6 +27,7 @@ class BackendInfo:
         bytes_per_token: Memory that one token of one sequence takes in a state that grows.
         device_share: How much of the heavy work the device does and not the CPU in its place, from 0 to 1;
             None if the library does not tell.
+        weights_bytes: What the weights weigh.
     """
 
     backend: str
@@ -42,6 +43,7 @@ class BackendInfo:
     exact_tokens: int | None
     bytes_per_token: int
     device_share: float | None = None
+    weights_bytes: int = 0
 
 
 class State(Protocol):

@@ -71,7 +71,7 @@ class MlxBackend:
         self._work: Work | None = None
         self._steps = 0
         self._model: Any = THREAD.call(lambda: _load(folder, config, dtype))
-        size, found = THREAD.call(lambda: _facts(self._model))
+        size, weights_bytes, found = THREAD.call(lambda: _facts(self._model))
         self._device = "cpu" if device == "cpu" else found
         self._example, vocab_size, bytes_per_token = THREAD.call(self._probe)
         self.info = BackendInfo(
@@ -88,6 +88,7 @@ class MlxBackend:
             exact_tokens=None,
             bytes_per_token=bytes_per_token,
             device_share=1.0,
+            weights_bytes=weights_bytes,
         )
 
     def new_state(self) -> MlxState:
@@ -310,12 +311,13 @@ def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _facts(model: Any) -> tuple[int, str]:
-    """Weights, and the kind of device that computes them."""
+def _facts(model: Any) -> tuple[int, int, str]:
+    """Weights, their bytes, and the kind of device that computes them."""
     import mlx.core as mx
     from mlx_lm.utils import get_total_parameters
 
-    return get_total_parameters(model), str(mx.default_device().type).rpartition(".")[2]
+    size_bytes = sum(array.nbytes for array in arrays_of([model.parameters()]))
+    return get_total_parameters(model), size_bytes, str(mx.default_device().type).rpartition(".")[2]
 
 
 def _dtype_name(config: Mapping[str, Any], dtype: str, example: Mapping[str, Array]) -> str:

@@ -84,6 +84,7 @@ class OnnxBackend:
             with graph.running():
                 vocab_size = self._forward_plain([0], OnnxState(self._ports, shared=False), 1).shape[1]
         self._logits = np.zeros((1, 1, vocab_size), numpy_dtype(logits))
+        weights_bytes = _weights_bytes(path, data or {})
         self.info = BackendInfo(
             backend="onnx",
             device=device.name,
@@ -92,13 +93,14 @@ class OnnxBackend:
             vocab_size=vocab_size,
             context_length=context_length,
             threads=threads,
-            chunk_tokens=_chunk_tokens(path, dtype),
+            chunk_tokens=_chunk_tokens(weights_bytes, dtype),
             can_batch=(is_ours and self._shared_kv if can_batch is None else can_batch)
             and self._has_batches(),
             is_shape_invariant=False,
             exact_tokens=_EXACT_TOKENS if is_ours else None,
             bytes_per_token=sum(port.bytes_per_token for port in self._ports),
             device_share=graph.device_share,
+            weights_bytes=weights_bytes,
         )
 
     def new_state(self) -> OnnxState:
@@ -206,10 +208,14 @@ class OnnxBackend:
         return logits[0, -rows:]
 
 
-def _chunk_tokens(path: Path, dtype: str) -> int:
+def _weights_bytes(path: Path, data: Mapping[str, Path]) -> int:
+    beside = path.parent.glob(f"{glob.escape(path.name)}*")
+    return sum(file.stat().st_size for file in {*beside, *data.values()})
+
+
+def _chunk_tokens(size_bytes: int, dtype: str) -> int:
     """Fewer tokens for larger models, whose size is told by their files; the same on every machine."""
     bits = re.search("32|16|8|4", dtype)
-    size_bytes = sum(file.stat().st_size for file in path.parent.glob(f"{glob.escape(path.name)}*"))
     weights = 8 * size_bytes / int(bits.group() if bits else 8)
     tokens = int(_CHUNK_TOKENS * _CHUNK_WEIGHTS / weights)
     return min(max(tokens // _CHUNK_STEP * _CHUNK_STEP, _CHUNK_STEP), _CHUNK_TOKENS)

@@ -152,6 +152,8 @@ class TransformersBackend:
             is_shape_invariant=False,
             exact_tokens=None,
             bytes_per_token=sum(array.nbytes for array in _dumped(growing).values() if array.ndim) // 2,
+            device_share=1.0,
+            weights_bytes=sum(parameter.nbytes for parameter in model.parameters()),
         )
 
     def new_state(self) -> TransformersState:
