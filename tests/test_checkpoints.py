@@ -69,7 +69,7 @@ def test_a_backend_from_outside_is_found_and_used(package, model):
         assert session.complete("the", max_tokens=3).usage.completion_tokens == 3
     import counting_backend
 
-    assert counting_backend.SEEN == [(FILES, "cpu", "auto", tiny.CONTEXT)]
+    assert counting_backend.SEEN == [(["complete.json", *FILES], "cpu", "auto", tiny.CONTEXT)]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_model_without_weights_for_it_is_refused():
 
 def test_a_judge_stays_on_the_cpu(monkeypatch):
     monkeypatch.setenv("TINYKIT_DEVICE", "cuda")
-    wish = checkpoints.checked_plan(None, "mlx" if False else None, get_model("julia-1"))
+    wish = checkpoints.checked_plan(None, None, get_model("julia-1"))
     assert [(one.device.name, one.backend) for one in wish.attempts] == [("cpu", "onnx")]
     assert not wish.is_a_wish
 

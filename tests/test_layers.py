@@ -13,7 +13,7 @@ LAYERS = [
     {
         "casing", "catalog", "checks", "devices", "download", "failures", "extraction", "fillers", "focus", "hub", "hub_cache", "hub_listing", "language", "package_index", "phrases",
         "marks", "model_config", "model_files", "model_spec", "own_models", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "token_bytes", "wordlists", "tokenizer",
-        "gguf_names", "graph_data", "hub_files",
+        "gguf_names", "graph_data", "hub_files", "known_issues",
     },
     {"convert", "backends"},
     {"generation"},

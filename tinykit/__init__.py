@@ -63,7 +63,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'tinykit' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found  # in place of the module of that name, which the import has put there
+    return found
 
 
 def __dir__() -> list[str]:
