@@ -2,9 +2,10 @@
 
     python benchmarks/agreement.py [--model KEY] [--dtype q8 fp32] [--cases 160]
 
-Plain is one title at a time by `generate`, with the recipe's prefix kept. Each other way is compared token for
-token. A draft feeds several tokens at once, for which attention is computed by other kernels: on quantized
-weights the last bits then differ, and now and then a word, except in the exact mode. The last line is JSON.
+Plain is one title at a time by `generate`, with the recipe's prefix kept. Each other way is compared
+token for token. A draft feeds several tokens at once, for which attention is computed by other kernels:
+on quantized weights the last bits then differ, and now and then a word, except in the exact mode. The
+last line is JSON.
 """
 
 import argparse

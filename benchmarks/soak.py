@@ -2,10 +2,10 @@
 
     python benchmarks/soak.py [--requests 2000] [--model KEY] [--seed 1]
 
-Titles, chats in slots, samples, constraints, drafts, batches, choices, long prompts, saved states, cancels
-from another thread, deadlines, streams left early, and bad input. Between them the same question is asked again
-and again: its answer must stay the same. Prints the resident memory along the way, and how much it grew over
-the second half. The last line is JSON.
+Titles, chats in slots, samples, constraints, drafts, batches, choices, long prompts, saved states,
+cancels from another thread, deadlines, streams left early, and bad input. Between them the same question
+is asked again and again: its answer must stay the same. Prints the resident memory along the way, and how
+much it grew over the second half. The last line is JSON.
 """
 
 import argparse

@@ -142,7 +142,10 @@ class HubServer:
                     refs = [
                         {"name": n, "ref": f"refs/tags/{n}", "targetCommit": c} for n, c in repo.tags.items()
                     ]
-                    self._answer(json.dumps({"branches": [], "converts": [], "tags": refs}).encode(), Fault())
+                    main = [{"name": "main", "ref": "refs/heads/main", "targetCommit": repo.main}]
+                    self._answer(
+                        json.dumps({"branches": main, "converts": [], "tags": refs}).encode(), Fault()
+                    )
                     return
                 fault = server.listing_faults.pop(0) if server.listing_faults else Fault()
                 repo = server.repos.get(name)

@@ -69,7 +69,7 @@ def test_a_backend_from_outside_is_found_and_used(package, model):
         assert session.complete("the", max_tokens=3).usage.completion_tokens == 3
     import counting_backend
 
-    assert counting_backend.SEEN == [(["complete.json", *FILES], "cpu", "auto", tiny.CONTEXT)]
+    assert [(["complete.json", *FILES], "cpu", "auto", tiny.CONTEXT)] == counting_backend.SEEN
 
 
 @pytest.mark.parametrize(

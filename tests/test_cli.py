@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests import tiny_models as tiny
-from tinykit import TinySession, cli, recipes
+from tests.convert.test_adapter import random_pairs, write_adapter
+from tinykit import TinySession, cli, recipes, store
 from tinykit.cli import commands
 
 MESSAGE = "can you fix the flaky login test in CI?"
@@ -105,6 +106,37 @@ class TestTitle:
         assert (code, out) == (2, "")
         assert "not valid UTF-8: byte 0xff at position 4" in err
 
+    def test_invalid_utf8_in_an_argument_is_named_with_its_place(self, run):
+        code, out, err = run("title", "für", b"fix \xff this".decode("utf-8", "surrogateescape"))
+        assert (code, out) == (2, "")
+        assert "The message is not valid UTF-8: byte 0xff at position 9" in err  # ü is two bytes
+        assert "iconv" in err
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [("\x01\x02 \x01", "U+0001, U+0002."), ("\u200b", "U+200B."), ("\0" * 9, "U+0000.")],
+        ids=["control", "zero width", "nul"],
+    )
+    def test_message_that_cannot_be_seen_is_no_greeting(self, run, text, said):
+        code, out, err = run("title", text)
+        assert (code, out) == (2, "")
+        assert f"The message has no visible character, only {said}" in err
+
+    def test_line_that_cannot_be_seen_has_its_own_reason(self, run):
+        code, out, err = run("title", "--json", "-f", "-", stdin=f"\x01\x02\n{MESSAGE}".encode())
+        first, second = map(json.loads, out.splitlines())
+        assert (code, err) == (0, "")
+        assert (first["title"], first["why"], second["title"]) == (None, ["no_text"], TITLE)
+
+    def test_errors_as_json(self, run):
+        code, out, err = run("title", "--json", "--recipe", "plane", MESSAGE)
+        error = json.loads(out)["error"]
+        assert (code, err, error["type"], error["nearest"]) == (3, "", "UnknownRecipeError", ["plain"])
+        code, out, _ = run("title", "--json")
+        assert (code, json.loads(out)["error"]["type"]) == (2, "UsageError")
+        code, out, err = run("title", "--recipe", "plane", "--", "--json")
+        assert (code, out) == (3, "") and err.startswith("Error: ")
+
     def test_nul_and_control_characters(self, run):
         code, out, _ = run("title", "-", stdin=b"fix\x00 the \x1b[31mbroken\x1b[0m build\x07 script")
         assert code == 0
@@ -145,6 +177,16 @@ def test_messages_that_need_no_model_load_none(run, monkeypatch, message):
     assert (code, err) == (0, "")
 
 
+def test_title_with_an_adapter(run, gguf, tmp_path):
+    adapter = write_adapter(tmp_path / "mine", random_pairs(tiny.random_weights("llama")))
+    code, out, err = run("title", "-m", gguf, "--adapter", adapter, "-r", "plain", "--json", MESSAGE)
+    assert code in (0, 1), err
+    assert json.loads(out)["recipe"] == "plain"
+    keys = {entry.info()["model"] for entry in store.entries()}
+    assert keys == {"tiny+mine"}
+    assert run("title", "-m", gguf, "--adapter", tmp_path / "absent", "-r", "plain", MESSAGE)[0] == 5
+
+
 class TestFailures:
     def test_unknown_model_names_its_neighbors(self, run):
         code, _, err = run("title", "-m", "smolm2-135m", MESSAGE)
@@ -160,7 +202,7 @@ class TestFailures:
         gguf.write_bytes(gguf.read_bytes()[:-100])
         code, out, err = run("complete", "-m", gguf, "hello")
         assert (code, out) == (5, "")
-        assert "tiny.gguf is not a readable" in err
+        assert "tiny.gguf is not a readable model file: its header tells of more than its " in err
         assert "fetch it again" in err
 
     def test_not_a_model_file(self, run, tmp_path):
@@ -195,11 +237,11 @@ class TestFailures:
         assert code == 2
         assert "context is 4,096" in err
 
-    @pytest.mark.parametrize("value", ["0", "-1", "NaN", "inf-", "1.5", ""])
+    @pytest.mark.parametrize("value", ["-1", "NaN", "inf-", "1.5", ""])
     def test_max_tokens_that_make_no_sense(self, run, gguf, value):
         code, out, err = run("complete", "-m", gguf, f"--max-tokens={value}", "hello")
         assert (code, out) == (2, "")
-        assert "max_tokens must be a whole number from 1 to 1024" in err
+        assert "max_tokens must be a whole number from 0 (more than 1,024 counts as 1,024)" in err
 
     @pytest.mark.parametrize("arguments", [("title", "--nope", "x"), ("nope",), ("complete",)], ids=str)
     def test_wrong_use(self, run, arguments):

@@ -75,3 +75,10 @@ def test_values_are_shown_in_words():
     }
     shown = [line.split(maxsplit=1)[1] for line in str(Report(facts)).splitlines()[1:]]
     assert shown == ["92.9 MB", "not installed", "unknown", "none", "a, b"]
+
+
+def test_home_below_a_file_is_said(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TINYKIT_HOME", str(tmp_path / "file" / "home"))
+    said = doctor().facts["home"]
+    assert said == f"{tmp_path / 'file' / 'home'} (cannot be used: {tmp_path / 'file'} is not a folder)"

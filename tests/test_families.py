@@ -229,7 +229,10 @@ def test_rows_of_logits_are_those_of_single_steps(opened):
     state, twin = model.backend.new_state(), model.backend.new_state()
     rows = model.backend.forward(ids, state, rows=4).argmax(axis=1).tolist()
     model.backend.forward(ids[:-4], twin)
-    assert rows == [int(model.backend.forward([i], twin).argmax()) for i in ids[-4:]]
+    single = [int(model.backend.forward([i], twin).argmax()) for i in ids[-4:]]
+    # one scale for all tokens of a call: what goes in together changes the logits a little
+    doubtful = 1 if model.backend.info.dtype in ("q8", "int8", "uint8") else 0
+    assert sum(a != b for a, b in zip(rows, single, strict=True)) <= doubtful
     assert state.length == twin.length == len(ids)
 
 

@@ -19,6 +19,12 @@ TRACE = (
     + "".join(f"    at Tariff.step{i} (/srv/app/tariff.js:{i}:3)\n" for i in range(12))
 )
 STORY = " ".join(f"This is sentence number {i} of a long story that tells a lot." for i in range(40))
+PYTHON_TRACE = (
+    "Our nightly import stopped working after the last release and I do not see what could have changed.\n\n"
+    "Traceback (most recent call last):\n"
+    + "".join(f'  File "/srv/import/step{i}.py", line {i}, in run\n    step{i}.run(rows)\n' for i in range(9))
+    + "KeyError: 'shipped_at'\n\nThe column is there, I can see it in the file. What is going on?"
+)
 
 CASES = {
     "short text stays": ("how do I  reset\tmy router", "how do I reset my router"),
@@ -124,3 +130,23 @@ def test_any_text_gives_text_without_marks(message):
     assert not any(char < " " and char != "\n" for char in text)
     text.encode("utf-8")
     assert all(line.strip() for line in text.split("\n")) or not text
+
+
+def test_of_a_python_trace_the_first_frames_and_the_error_are_kept():
+    assert focus(PYTHON_TRACE).split("\n") == [
+        "Our nightly import stopped working after the last release and I do not see what could have changed.",
+        "Traceback (most recent call last):",
+        'File "/srv/import/step0.py", line 0, in run',
+        "step0.run(rows)",
+        'File "/srv/import/step1.py", line 1, in run',
+        "…",
+        "KeyError: 'shipped_at'",
+        "The column is there, I can see it in the file. What is going on?",
+    ]
+
+
+def test_of_a_long_story_the_error_in_its_middle_is_kept():
+    thrown = "sqlalchemy.exc.TimeoutError: QueuePool limit of size 5 overflow 10 reached"
+    text = focus(f"{STORY}\n{thrown}\n{STORY}")
+    assert thrown in text
+    assert len(text) < 800

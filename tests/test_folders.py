@@ -4,7 +4,7 @@ import shutil
 import pytest
 
 from tests.test_families import FIXTURES, PAIRS, SYSTEM
-from tinykit import TinySession, folders, loading, store
+from tinykit import TinySession, displays, folders, loading, progress, store
 from tinykit.convert import optimize
 from tinykit.errors import ModelFileError, OptionError, PromptTooLongError, UnsupportedModelError
 from tinykit.folders import has_graphs, open_folder
@@ -86,10 +86,34 @@ def test_missing_weights_are_named(llama):
     assert store.entries() == []
 
 
-def test_missing_tokenizer_is_named(llama):
+def test_missing_tokenizer_is_named_and_no_precision_is_blamed(llama):
     (llama / "tokenizer.json").unlink()
-    with pytest.raises(ModelFileError, match="has no tokenizer.json"):
+    with pytest.raises(ModelFileError, match="has no tokenizer.json") as caught:
         load(llama)
+    assert "precision" not in str(caught.value) and caught.value.path == llama
+    assert caught.value.hint == f"Copy it from the page of the model into {llama}."
+    (llama / "tokenizer.model").touch()
+    with pytest.raises(ModelFileError) as caught:
+        load(llama)
+    assert "or make it of tokenizer.model: AutoTokenizer" in caught.value.hint
+
+
+def test_graph_in_which_nothing_is_to_be_changed_makes_no_line(llama, monkeypatch, capsys):
+    from tinykit.convert import optimize
+
+    monkeypatch.setattr(displays, "QUIET_S", 0)
+    monkeypatch.setattr(progress, "QUIET_S", 0)
+    monkeypatch.setattr(optimize, "apply_passes", lambda model: ())
+    loading.load(llama, progress=Progress(True))
+    assert capsys.readouterr().err == ""
+
+
+def test_graph_that_was_changed_is_one_line(llama, monkeypatch, capsys):
+    monkeypatch.setattr(displays, "QUIET_S", 0)
+    monkeypatch.setattr(progress, "QUIET_S", 0)
+    loading.load(llama, progress=Progress(True))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ": prepare q4: 1 graph in " in line
 
 
 def test_multimodal_decoder_is_refused_by_name(llama):

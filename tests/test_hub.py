@@ -26,7 +26,7 @@ from tinykit.errors import (
     UnsupportedModelError,
     WrongContentError,
 )
-from tinykit.model_spec import HubSource
+from tinykit.model_spec import WEIGHTS, HubSource
 from tinykit.progress import Progress, subscribe
 
 ROOT = Path(hub.__file__).parent.parent
@@ -417,7 +417,9 @@ def test_zeros_of_the_right_length_are_found_by_verify_and_mended_by_force(serve
     path.write_bytes(FILES[GRAPH][:20_000] + bytes(20_000))
     with pytest.raises(ChecksumError, match="has changed") as caught:
         hub.locate(SOURCE, "q4").verify()
-    assert caught.value.hint.endswith("--force --dtype q4")  # the damaged precision, not the default one
+    assert caught.value.hint.endswith(
+        f"download {REPO} --dtype q4"
+    )  # the damaged precision, not the default one
     server.seen.clear()
     fetch(force=True).verify()
     assert requested(server) == [GRAPH]
@@ -471,7 +473,8 @@ def test_login_and_permission_are_told_apart_and_not_repeated(server, monkeypatc
     server.allowed = False
     with pytest.raises(AccessError, match="not allowed to read .*status 403") as caught:
         fetch()
-    assert len(server.seen) == (3 if is_private else 6)
+    searches = int(is_private)  # what else the repo could be called
+    assert len(server.seen) == (3 if is_private else 6) + searches
     server.allowed = True
     fetch()
 
@@ -517,11 +520,115 @@ def test_unknown_repo_names_the_nearest(server, repo, nearest):
     assert caught.value.repo == repo
 
 
-def test_unknown_revision_names_the_nearest(server):
-    server.repos[REPO].tags = {"v1.0": COMMIT}
+@pytest.mark.parametrize("status", [404, 401])
+def test_repo_that_is_gone_is_not_suggested_again(server, status):
+    server.listing_faults = [Fault(status=status)]
+    with pytest.raises(AccessError if status == 401 else NotFoundError) as caught:
+        fetch(source=HubSource("LiquidAI/LFM2.5-230M-ONNX"))
+    assert "Did you mean LiquidAI/LFM2.5-230M-MLX-4bit or " in caught.value.hint
+    assert "230M-ONNX or" not in caught.value.hint and "230M-ONNX?" not in caught.value.hint
+
+
+def test_repo_in_another_spelling_is_suggested(server):
+    with pytest.raises(NotFoundError) as caught:
+        fetch(source=HubSource("liquidai/lfm2.5-230m-onnx"))
+    assert caught.value.nearest[0] == "LiquidAI/LFM2.5-230M-ONNX"
+
+
+def test_unknown_revision_names_those_that_there_are(server):
+    server.repos[REPO].tags = {"v1.0": COMMIT, "beta": COMMIT}
     with pytest.raises(NotFoundError, match="has no revision 'v1.1'") as caught:
         fetch(source=HubSource(REPO, "v1.1"))
     assert caught.value.nearest == ["v1.0"]
+    assert caught.value.hint == "It has: v1.0, main, beta. Or leave it out for the newest."
+    with pytest.raises(NotFoundError) as caught:
+        fetch(source=HubSource(REPO, "nothing-alike"))
+    assert caught.value.hint.startswith("It has: main, v1.0, beta.")
+
+
+def test_many_revisions_are_counted(server):
+    server.repos[REPO].tags = {f"v{n}": COMMIT for n in range(30)}
+    with pytest.raises(NotFoundError, match="has no revision") as caught:
+        fetch(source=HubSource(REPO, "nothing-alike"))
+    assert "main, v0, v1, v2, v3, v4, v5, v6, v7, v8 and 21 more" in caught.value.hint
+
+
+def damage(name=GRAPH):
+    path = hub.locate(SOURCE, "q4").folder / name
+    path.resolve().write_bytes(bytes(path.stat().st_size))
+    return path
+
+
+def test_copy_that_is_marked_as_damaged_is_fetched_again(server):
+    fetch("auto")
+    path = damage()
+    (copy,) = hub.copies(SOURCE)
+    hub.mark(copy, damaged=True)
+    assert hub.locate(SOURCE, "q4") is hub.locate(SOURCE, "auto") is None
+    (copy,) = hub.copies(SOURCE)
+    assert copy.is_damaged
+    with pytest.raises(OfflineError) as caught:
+        fetch(offline=True)
+    assert "damaged" in caught.value.__notes__[-1]
+    server.repos[REPO].commits[NEWER] = make_files(seed=2)
+    server.repos[REPO].main = NEWER
+    server.seen.clear()
+    assert fetch("q4").commit == COMMIT  # not the newer one
+    assert path.read_bytes() == FILES[GRAPH]
+    assert requested(server) == [GRAPH]
+    server.seen.clear()
+    assert fetch("auto").commit == COMMIT
+    assert server.seen == []
+    assert not hub.copies(SOURCE)[0].is_damaged
+
+
+def test_damaged_copy_of_a_commit_that_the_hub_dropped_follows_the_hub(server):
+    fetch()
+    damage()
+    hub.mark(hub.copies(SOURCE)[0], damaged=True)
+    server.repos[REPO].commits = {NEWER: make_files(seed=2)}
+    server.repos[REPO].main = NEWER
+    assert fetch().commit == NEWER
+
+
+def test_copy_of_which_a_file_was_cut_is_listed_as_damaged(server):
+    fetch()
+    path = damage()
+    path.resolve().write_bytes(b"")
+    assert [copy.is_damaged for copy in hub.copies(SOURCE)] == [True]
+    fetch()
+    assert path.read_bytes() == FILES[GRAPH]
+
+
+def test_repos_that_are_here(server):
+    assert hub.sources_here() == []
+    fetch()
+    fetch(source=HubSource(REPO, "main"))
+    server.repos[REPO].commits[COMMIT] |= {"model.safetensors": b"x" * 100}
+    mlx = HubSource(REPO, backend="mlx")
+    fetch("auto", source=mlx)
+    assert hub.sources_here() == [mlx, SOURCE, HubSource(REPO, "main")]
+    assert hub.forget(mlx)
+    assert hub.sources_here() == [SOURCE, HubSource(REPO, "main")]
+
+
+def test_repo_without_a_tokenizer_is_refused_before_its_weights_are_fetched(server):
+    del server.repos[REPO].commits[COMMIT]["tokenizer.json"]
+    with pytest.raises(UnsupportedModelError, match=r"has no tokenizer\.json"):
+        fetch()
+    assert server.file_requests == []
+
+
+def test_float_weights_instead_of_graphs(server):
+    with pytest.raises(UnsupportedModelError, match="holds ONNX graphs only") as caught:
+        fetch(WEIGHTS)
+    assert "safetensors" in caught.value.hint
+    assert server.file_requests == []
+    server.repos[REPO].commits[COMMIT] |= {"model.safetensors": b"x" * 100}
+    copy = fetch(WEIGHTS)
+    assert (copy.dtype, set(copy.files) & {"model.safetensors", GRAPH}) == ("weights", {"model.safetensors"})
+    assert fetch("auto").dtype == "q4"
+    assert hub.locate(SOURCE, WEIGHTS) == copy
 
 
 def test_file_that_vanished_between_list_and_download(server):

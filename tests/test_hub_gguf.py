@@ -8,6 +8,7 @@ from tests.hub_server import COMMIT, REPO, HubServer, Repo
 from tests.test_families import FIXTURES, PAIRS, SYSTEM
 from tinykit import TinySession, hub, inventory, loading, store
 from tinykit.errors import OptionError, UnsupportedModelError
+from tinykit.model_facts import local_facts, remote_facts
 from tinykit.model_spec import HubSource
 from tinykit.progress import Progress
 from tinykit.registry import get_model
@@ -144,3 +145,24 @@ def test_offline_uses_what_another_program_fetched(server):
     server.seen.clear()
     assert load(REPO, offline=True).engine.backend.info.dtype == "q8"
     assert server.seen == []
+
+
+def test_facts_of_a_repo_and_of_the_file_that_was_fetched(server):
+    server.repos[REPO].gguf_family = "lfm2"
+    spec = get_model(f"{REPO}:Q4_K_M")
+    facts = remote_facts(spec, None, "onnx")
+    assert (facts["layout"], facts["family"], facts["tokenizer"]) == ("gguf", "lfm2", "in the file")
+    assert facts["dtypes"] == {"Q8_0": len(GEMMA), "Q4_K_M": len(LFM2), "IQ2_M": len(b"damaged")}
+    assert facts["files"] == ["tiny-Q4_K_M.gguf"] and fetched(server) == []
+    assert local_facts(spec) == {}
+    hub.fetch(spec.sources[0], progress=Progress(False))
+    facts = local_facts(spec)
+    assert (facts["layout"], facts["family"], "problem" in facts) == ("gguf", "lfm2", False)
+
+
+def test_chosen_file_is_listed_under_its_name_and_gives_float_weights(server):
+    spec = get_model(f"{REPO}:Q4_K_M")
+    place = loading.float_weights(spec, progress=Progress(False))
+    assert place.name == "tiny-Q4_K_M.gguf"
+    assert [other.key for other in inventory.other_models()] == [spec.key]
+    assert inventory.verify_model(inventory.find_model(spec.key)) == 1

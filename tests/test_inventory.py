@@ -132,9 +132,16 @@ def test_sizes_that_nobody_noted_and_models_that_one_backend_refuses(monkeypatch
         "new": ModelSpec("new", "New", "", (HubSource(REPO),)),
     }
     monkeypatch.setattr(registry, "MODELS", specs)
-    odd, new = inventory.model_table().splitlines()[1:]
+    odd, new = inventory.model_table().splitlines()[1:3]
     assert odd.split()[:5] == ["odd", "no", "-", "984.0", "MB"]
     assert new.split() == ["new", "no", "-", "?", "?", "auto"]
+    assert (
+        inventory.model_table()
+        .splitlines()[-1]
+        .startswith("?  not noted; 'tinykit models info MODEL --remote'")
+    )
+    del specs["new"]
+    assert "not noted" not in inventory.model_table()
 
 
 def test_info_shows_facts_one_a_line(models):

@@ -11,14 +11,14 @@ ROOT = Path(tinykit.__file__).parent
 LAYERS = [
     {"displays", "errors", "events", "optional", "settings", "progress"},
     {
-        "casing", "catalog", "checks", "devices", "download", "failures", "extraction", "fillers", "focus", "hub", "hub_cache", "hub_listing", "language", "package_index", "phrases",
+        "casing", "catalog", "checks", "devices", "disk", "download", "failures", "extraction", "fillers", "focus", "hub", "hub_cache", "hub_listing", "hub_notes", "language", "package_index", "phrases",
         "marks", "model_config", "model_files", "model_spec", "own_models", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "token_bytes", "wordlists", "tokenizer",
         "gguf_names", "graph_data", "hub_files", "known_issues",
     },
     {"convert", "backends"},
     {"generation"},
-    {"checkpoints", "folders", "loading", "placing", "residents"},
-    {"session", "answers", "call_options", "many", "titling", "inventory"},
+    {"checkpoints", "folders", "loaded_model", "loading", "placing", "residents"},
+    {"session", "answers", "call_options", "choosing", "many", "titling", "inventory", "model_facts"},
     {"lab", "tune", "doctor", "cli", "__main__"},
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -4,14 +4,27 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests import tiny_models as tiny
-from tinykit import loading, store
-from tinykit.errors import ChecksumError, DiskSpaceError, ModelFileError, OptionError, UnknownModelError
+from tests.convert.test_adapter import random_pairs, write_adapter
+from tests.convert.test_huggingface import write_folder
+from tests.hub_server import COMMIT, REPO, HubServer, make_files
+from tinykit import TinySession, loading, store
+from tinykit.errors import (
+    ChecksumError,
+    DiskSpaceError,
+    ModelFileError,
+    OptionError,
+    UnknownModelError,
+    UnsupportedModelError,
+)
 from tinykit.progress import Progress
 from tinykit.registry import MODELS, ModelSpec, WheelSource, get_model
+
+FIXTURES = Path(__file__).parent / "fixtures"
 
 
 @pytest.fixture
@@ -241,3 +254,54 @@ def test_ready_is_told(gguf):
     loading.load(gguf, progress=Progress(events.append))
     assert [event.status for event in events][-1] == "ready"
     assert {"initiate", "done"} <= {event.status for event in events}
+
+
+class TestAdapters:
+    """Adapters need float weights; what has graphs only is refused before anything is fetched."""
+
+    @pytest.fixture
+    def adapter(self, tmp_path):
+        weights = tiny.random_weights("llama")
+        return write_adapter(tmp_path / "adapter", random_pairs(weights))
+
+    @pytest.fixture
+    def server(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        with HubServer() as server:
+            monkeypatch.setenv("HF_ENDPOINT", server.url)
+            yield server
+
+    def test_repo_of_graphs_is_refused_before_a_file_is_fetched(self, server, adapter):
+        with pytest.raises(UnsupportedModelError, match=f"{REPO} holds ONNX graphs only") as caught:
+            TinySession(REPO, adapter=adapter, progress=False)
+        assert "safetensors" in caught.value.hint
+        assert server.file_requests == []
+
+    def test_repo_with_both_gives_its_safetensors(self, server, adapter, tmp_path):
+        folder = write_folder(tmp_path / "m", "llama", tiny.random_weights("llama"))
+        files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        server.repos[REPO].commits[COMMIT] = make_files() | files
+        with TinySession(REPO, adapter=adapter, progress=False) as session:
+            assert session.load().engine.backend.info.dtype == "q8"
+        asked = {seen.path.rpartition("/")[2] for seen in server.file_requests}
+        assert "model.safetensors" in asked and not any(name.endswith(".onnx") for name in asked)
+        spec = get_model(REPO)
+        assert loading.float_weights(spec, progress=Progress(False), offline=True).name == COMMIT
+
+    def test_dtype_that_is_recommended_for_graphs_is_not_asked_of_weights(self, adapter):
+        spec = dataclasses.replace(MODELS["lfm2.5-230m"], adapter=adapter)
+        assert loading.checked_dtype(None, spec) == "auto"
+        assert loading.checked_dtype(None, MODELS["lfm2.5-230m"]) == "q4"
+        assert loading.checked_dtype(None, MODELS["smollm2-135m-titles"]) == "q8"
+
+    def test_folder_of_graphs_is_refused(self, adapter):
+        with pytest.raises(UnsupportedModelError, match="holds ONNX graphs only"):
+            TinySession(FIXTURES / "hub" / "llama", adapter=adapter, progress=False)
+
+    @pytest.mark.parametrize(
+        ("name", "said"), [("absent", "is not there"), (".", "has no adapter_config.json")]
+    )
+    def test_adapter_that_is_none_is_said_first(self, server, tmp_path, name, said):
+        with pytest.raises(ModelFileError, match=said):
+            TinySession(REPO, adapter=tmp_path / name, progress=False)
+        assert server.seen == []

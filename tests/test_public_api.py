@@ -5,6 +5,7 @@ import textwrap
 import pytest
 
 import tinykit
+from tests import tiny_models as tiny
 
 HEAVY = ("onnxruntime", "onnx", "numpy", "tokenizers", "transformers", "torch", "mlx", "gguf", "unearth", "httpx2",
          "huggingface_hub", "IPython", "ipywidgets", "pandas", "sacrebleu", "jinja2", "click", "tqdm")  # fmt: skip
@@ -60,3 +61,18 @@ def test_session_module_does_without_inference_libraries_until_it_loads():
         "import sys; from tinykit import TinySession; TinySession(lazy=True); print(*sys.modules)"
     ).split()
     assert not {"onnxruntime", "onnx", "gguf", "unearth", "httpx2", "IPython"} & set(loaded)
+
+
+def test_model_that_is_no_hubs_loads_without_the_hubs_code(tmp_path):
+    path = tiny.write_gguf(tmp_path / "tiny.gguf", "llama", tiny.random_weights("llama"), "Q8_0")
+    code = f"""
+        import sys
+        from tinykit import TinySession
+        TinySession({str(path)!r}, progress=False).close()
+        print(*sys.modules)
+    """
+    loaded = set(run(code).split())
+    assert "onnxruntime" in loaded
+    assert not {
+        name for name in loaded if name.startswith(("tinykit.hub", "huggingface_hub", "urllib.request"))
+    }

@@ -1,4 +1,6 @@
+import re
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -6,6 +8,12 @@ import pytest
 from tinykit import registry
 from tinykit.errors import OptionError, UnknownModelError, UnsupportedModelError
 from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource
+
+
+@pytest.fixture(autouse=True)
+def no_packages(monkeypatch):
+    """Looking through the packages of a machine takes a third of a second each time."""
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [])
 
 
 @pytest.fixture
@@ -70,12 +78,49 @@ def test_relative_path_becomes_absolute(tmp_path, monkeypatch):
     assert registry.get_model("a.gguf").sources == (FileSource(tmp_path / "a.gguf"),)
 
 
-@pytest.mark.parametrize("name", ["missing.gguf", "~no-such-user/x.gguf", "folder.gguf"])
+@pytest.mark.parametrize("name", ["missing.gguf", "~no-such-user/x.gguf"])
 def test_missing_file_is_said_as_such(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.gguf").mkdir()
     with pytest.raises(UnknownModelError, match="There is no file"):
         registry.get_model(name)
+
+
+@pytest.mark.parametrize(
+    ("names", "inside", "hint"),
+    [
+        ([], "there is nothing", "A model folder holds config.json and tokenizer.json"),
+        (["notes.txt", "b/x"], "there is b/, notes.txt", "A model folder holds"),
+        (["a.gguf"], "there is a.gguf", "a.gguf"),
+        (["onnx/model.onnx", "tokenizer.json"], "onnx/, tokenizer.json", "Its config.json is missing"),
+        (["model.safetensors"], "there is model.safetensors", "Its config.json is missing"),
+        ([f"{n}.txt" for n in range(9)], "0.txt, 1.txt, 2.txt, 3.txt, 4.txt, 5.txt, …", "A model folder"),
+    ],
+    ids=["empty", "other files", "gguf", "graphs", "safetensors", "many"],
+)
+@pytest.mark.parametrize("as_type", [str, Path])
+def test_folder_without_a_model_says_what_is_there(tmp_path, names, inside, hint, as_type):
+    folder = tmp_path / "smollm2-135m"
+    folder.mkdir()
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    with pytest.raises(UnknownModelError, match="holds no model") as caught:
+        registry.get_model(as_type(folder))
+    assert str(folder) in str(caught.value) and inside in str(caught.value)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("model.onnx", "Give the folder that holds it"), ("notes.txt", "Give a .gguf file")],
+)
+def test_file_of_another_kind_is_no_model(tmp_path, monkeypatch, name, hint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / name).touch()
+    with pytest.raises(UnknownModelError, match="is not a model by itself") as caught:
+        registry.get_model(f"x/{name}")  # not the hub's repo of that name
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -114,6 +159,71 @@ def test_register_model(models):
         registry.register_model(replace(spec, label="Other"))
 
 
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text("{}")
+    return tmp_path / "mine"
+
+
+def test_register_by_key_and_source(models, folder):
+    spec = registry.register_model("mine", path=folder, label="Mine", dtype="q8", thinking=True)
+    assert spec == registry.get_model("mine")
+    assert (spec.sources, spec.label, spec.dtype, spec.thinking) == (
+        (FileSource(folder),),
+        "Mine",
+        "q8",
+        True,
+    )
+    registry.register_model("hub", repo="a/b", revision="v1", mlx_repo="a/c")
+    assert registry.get_model("hub").sources == (HubSource("a/b", "v1"), HubSource("a/c", backend="mlx"))
+    wheel = registry.MODELS["smollm2-135m"].sources[0]
+    assert registry.register_model("wheel", wheel=wheel).sources == (wheel,)
+
+
+def test_register_again_needs_overwrite(models, folder, tmp_path, monkeypatch):
+    registry.register_model("mine", path=folder)
+    registry.register_model("mine", path=folder)
+    with pytest.raises(OptionError, match="already a model with the key 'mine'") as caught:
+        registry.register_model("mine", repo="a/b")
+    assert "overwrite=True" in caught.value.hint
+    registry.register_model("mine", repo="a/b", overwrite=True)
+    assert registry.get_model("mine").sources == (HubSource("a/b"),)
+    config = tmp_path / "config.toml"
+    config.write_text('[models.theirs]\nrepo = "a/b"\n')
+    monkeypatch.setenv("TINYKIT_CONFIG", str(config))
+    with pytest.raises(OptionError, match="already a model with the key 'theirs'"):
+        registry.register_model("theirs", repo="a/c")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "facts", "message"),
+    [
+        (("mine",), {}, r"register_model\('mine', …\) names no source"),
+        (("mine",), {"repo": "x"}, "repo = 'x', which is no repo"),
+        (("mine",), {"repo": "a/b", "dtype": "q3"}, "dtype = 'q3'; known are auto"),
+        (("mine",), {"repo": "a/b", "task": "sing"}, "task = 'sing'; known are chat, judge"),
+        (("a/b",), {"repo": "a/b"}, "has a key that cannot be used"),
+        ((3,), {"repo": "a/b"}, "by a key or a ModelSpec, not by 3"),
+        ((ModelSpec("m", "M", "", ()),), {"repo": "a/b"}, "says all about its model, so repo cannot be given"),
+    ],
+    ids=["no source", "repo", "dtype", "task", "key", "number", "both"],
+)  # fmt: skip
+def test_register_with_arguments_that_make_no_sense(models, arguments, facts, message):
+    before = dict(models)
+    with pytest.raises(OptionError, match=message):
+        registry.register_model(*arguments, **facts)
+    assert models == before
+
+
+def test_register_a_path_without_a_model(models, tmp_path):
+    with pytest.raises(UnknownModelError, match="There is no file"):
+        registry.register_model("mine", path=tmp_path / "absent")
+    with pytest.raises(UnknownModelError, match="holds no model: there is nothing"):
+        (tmp_path / "empty").mkdir()
+        registry.register_model("mine", path=str(tmp_path / "empty"))
+
+
 def hub_repo(name, backend="onnx"):
     return next(
         s.repo for s in registry.MODELS[name].sources if isinstance(s, HubSource) and s.backend == backend
@@ -144,6 +254,13 @@ def test_repos_of_the_field(key, group, onnx, mlx):
     assert registry.MODELS[key].group == group
     assert (hub_repo(key), hub_repo(key, "mlx")) == (onnx, mlx)
     assert registry.MODELS[key].dtype == ("fp32" if group == "judge" else "q4")
+
+
+@pytest.mark.parametrize("key", ["lfm2.5-230m", "lfm2.5-350m"])
+def test_repos_whose_graphs_were_replaced_are_pinned(key):
+    source = registry.MODELS[key].sources[0]
+    assert re.fullmatch("[0-9a-f]{40}", source.revision)
+    assert source.size_bytes > 200_000_000
 
 
 def test_groups_come_in_order():

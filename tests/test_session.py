@@ -22,9 +22,7 @@ def session(tiny_gguf):
         yield session
 
 
-@pytest.mark.parametrize(
-    "message", ["", "   \n", "hi", "Hello!", "thanks a lot", "👍", "123", "こんにちは", "test test"]
-)
+@pytest.mark.parametrize("message", ["hi", "Hello!", "thanks a lot", "👍", "123", "こんにちは", "test test"])
 def test_no_task_asks_no_model(message):
     session = TinySession(lazy=True, offline=True)
     result = session.title_result(message)
@@ -199,3 +197,10 @@ def test_real_model_gives_the_same_title_with_and_without_the_kept_prefix(real_s
     again = real_session.title_result(MESSAGE, recipe="plain")
     assert fresh.completion.usage.kv_reused_tokens < again.completion.usage.kv_reused_tokens
     assert fresh.raw == again.raw
+
+
+@pytest.mark.parametrize("message", ["", "\x01\x02", "\u200b"])
+def test_message_that_cannot_be_seen_has_its_own_reason(message):
+    result = TinySession(lazy=True).title_result(message)
+    assert (result.text, [step.reason for step in result.why]) == (None, [Reason.NO_TEXT])
+    assert "no visible character" in result.explain()

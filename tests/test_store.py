@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tinykit import store
+from tinykit import disk, store
 from tinykit.errors import CacheError, ChecksumError, DiskSpaceError, OptionError
 
 ROOT = Path(store.__file__).parent.parent
@@ -16,7 +16,7 @@ ROOT = Path(store.__file__).parent.parent
 # builds one entry: says "ready", waits for a line, then finishes
 BUILDER = """
 import sys
-from tinykit import store
+from tinykit import disk, store
 with store.building(store.entry("thing")) as folder:
     (folder / "a.bin").write_bytes(b"from the other process")
     print("ready", flush=True)
@@ -291,3 +291,29 @@ def test_disk_without_locks_works_with_one_warning(monkeypatch, code):
         entry = build("thing")
     assert len(warned) == 1
     assert entry.is_complete()
+
+
+def test_home_that_cannot_be_used(tmp_path, monkeypatch):
+    assert disk.home_problem() is None  # it need not exist
+    (tmp_path / "file").touch()
+    for home in (tmp_path / "file", tmp_path / "file" / "a" / "b"):
+        monkeypatch.setenv("TINYKIT_HOME", str(home))
+        assert disk.home_problem() == f"{tmp_path / 'file'} is not a folder"
+    monkeypatch.setenv("TINYKIT_HOME", str(tmp_path / "a"))
+    monkeypatch.setattr(disk.os, "access", lambda path, mode: False)
+    assert disk.home_problem() == f"{tmp_path} cannot be written"
+
+
+def test_entry_that_was_marked_is_made_again():
+    entry = store.entry("models", "m", "b")
+    with store.building(entry, info={"a": 1}) as folder:
+        (folder / "x").write_bytes(b"x")
+    entry.mark(damaged=True)
+    assert entry.is_damaged and not entry.is_complete() and entry.info() == {"a": 1}
+    assert store.entries() == [] and store.entries(damaged=True) == [entry]
+    entry.mark(damaged=False)
+    assert entry.is_complete() and store.entries() == [entry]
+    entry.mark(damaged=True)
+    with store.building(entry) as folder:
+        assert folder is not None
+    assert entry.is_complete() and not entry.is_damaged and not (entry.path / "x").exists()

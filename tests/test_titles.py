@@ -11,6 +11,7 @@ from tinykit.recipes import RECIPES, Preparation, Recipe
 from tinykit.titles import (
     first_words,
     has_task,
+    has_text,
     is_chat_block,
     neutralize,
     prepare,
@@ -288,3 +289,11 @@ def test_five_megabytes_are_prepared_in_linear_time(message):
     assert len(prepare(message)) <= 2000
     assert isinstance(has_task(message), bool)
     assert len(first_words(message) or "") <= 80
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [("", False), (" \n\t", False), ("\x01\x1b", False), ("\u200b\u2066\ufeff", False), ("?", True), ("\x01a", True), ("你", True)],
+)  # fmt: skip
+def test_has_text(message, expected):
+    assert has_text(message) is expected

@@ -5,14 +5,14 @@ import pytest
 
 from tests import tiny_models as tiny
 from tests.generation.test_engine import tokenizer
-from tinykit import titling
+from tinykit import titles, titling
 from tinykit.backends.scripted import ScriptedBackend
 from tinykit.generation.engine import Engine
 from tinykit.reasons import Reason
 from tinykit.recipes import RECIPES, Recipe
 
 MESSAGE = "the login test is flaky on slow CI runners since we moved to Node 18, can you fix it?"
-RECIPE = dataclasses.replace(RECIPES["titles"], max_tokens=60, min_words=2)
+RECIPE = dataclasses.replace(RECIPES["titles"], max_tokens=60, min_words=2, branches=0)
 IM_START, IM_END = 1, 2
 
 
@@ -167,3 +167,73 @@ def test_blank_system_text_is_left_out():
     ids = titling.title_prompt(tokenizer(), recipe, "hi")
     assert ids.count(IM_START) == 2
     assert np.array(ids[1:5]).tolist() == tokenizer().encode("user")
+
+
+class Torn(Ranked):
+    """As `Ranked`, but nearly as likely to say any of the answers, the first the most."""
+
+    def forward(self, token_ids, state, *, rows=1):
+        logits = super().forward(token_ids, state, rows=rows)
+        return np.where(logits > 0, logits * np.float32(0.3), np.float32(-50))
+
+
+def torn_title(*answers, message=MESSAGE, **changes):
+    text = tokenizer()
+    engine = Engine(Torn(answers, text), text, [IM_END], cache_bytes=1 << 20)
+    recipe = dataclasses.replace(RECIPE, **{"branches": 3, **changes})
+    return titling.model_title(engine, message, recipe, titling.fixed_prefix(text, recipe)), engine
+
+
+def test_alternative_that_says_more_is_chosen():
+    title, _ = torn_title("Flaky test", "Flaky login test on CI runners")
+    assert title.text == "Flaky login test on CI runners"
+    assert title.raw == title.text
+    assert title.completion.text == "login test on CI runners"  # what came after the branch
+
+
+def test_letters_that_the_message_has_count_double():
+    assert titling._worth("Login test", MESSAGE) == pytest.approx(2 * titling._worth("Maths exam", MESSAGE))
+    assert titling._worth("the of and", MESSAGE) == 0
+
+
+def test_alternative_that_is_not_true_is_passed_over():
+    title, _ = torn_title("Flaky login test", "Flaky login test on Node 20 runners")
+    assert title.text == "Flaky login test"
+    assert reasons(title) == [Reason.INVENTED]
+
+
+def test_alternative_longer_than_a_title_is_left_out():
+    title, _ = torn_title("Flaky login test", "Flaky login test is on slow CI runners since we moved")
+    assert (title.text, title.why) == ("Flaky login test", ())
+
+
+def test_first_answer_is_mended_when_no_alternative_is_true():
+    title, _ = torn_title("Node 20 login", "Node 21 login", "Node 18 login test", branches=1)
+    assert title.text == "Node 18 login test"
+    assert Reason.INVENTED in reasons(title)
+
+
+def test_no_title_has_no_alternatives():
+    title, _ = torn_title("-", "Something else entirely", message="you there my friend ok")
+    assert title.text is None
+    assert reasons(title) == [Reason.NO_TITLE]
+
+
+def test_usage_counts_the_prompt_once_and_the_tokens_of_all_answers():
+    title, _ = torn_title("Flaky test", "Flaky login test on CI runners")
+    usage = title.usage
+    assert usage.prompt_tokens < title.completion.usage.prompt_tokens  # which had the beginning too
+    assert usage.kv_reused_tokens == 0
+    assert usage.completion_tokens > title.completion.usage.completion_tokens
+    one, _ = make_title("Flaky login test on slow CI runners")
+    assert one.usage == one.completion.usage
+
+
+def test_later_candidates_reuse_the_whole_prompt():
+    title, engine = make_title("Node 20 login", "Node 21 login", "Node 18 login")
+    prompt = titling.title_prompt(engine.tokenizer, RECIPE, titles.user_turn(MESSAGE, RECIPE))
+    assert title.text == "Node 18 login"
+    fed = [len(call) for call in engine.backend.calls]
+    assert sum(fed[:2]) == len(prompt)  # in two pieces
+    assert max(fed[2:]) <= len(title.raw)
+    assert title.usage.completion_tokens > title.completion.usage.completion_tokens

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tinykit.doctor import doctor
     from tinykit.errors import DeviceFallbackWarning, TinykitError
-    from tinykit.generation.result import Completion
+    from tinykit.generation.questions import ChoiceQuestion, ScoreQuestion, YesNoQuestion
+    from tinykit.generation.result import Chunk, Completion
+    from tinykit.generation.slots import slot_for_key
+    from tinykit.model_spec import FileSource, HubSource, ModelSpec, WheelSource
     from tinykit.progress import ProgressEvent
     from tinykit.recipes import RECIPES, Recipe
-    from tinykit.registry import MODELS, ModelSpec, register_model
+    from tinykit.registry import MODELS, register_model
     from tinykit.residents import loaded
     from tinykit.session import TinySession
     from tinykit.titling import Title
@@ -24,36 +27,52 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ChoiceQuestion",
+    "Chunk",
     "Completion",
     "DeviceFallbackWarning",
+    "FileSource",
+    "HubSource",
     "MODELS",
     "ModelSpec",
     "ProgressEvent",
     "RECIPES",
     "Recipe",
+    "ScoreQuestion",
     "TinySession",
     "TinykitError",
     "Title",
+    "WheelSource",
+    "YesNoQuestion",
     "__version__",
     "doctor",
     "loaded",
     "register_model",
+    "slot_for_key",
 ]
 
 _HOMES = {
     "MODELS": "tinykit.registry",
     "RECIPES": "tinykit.recipes",
+    "ChoiceQuestion": "tinykit.generation.questions",
+    "Chunk": "tinykit.generation.result",
     "Completion": "tinykit.generation.result",
     "DeviceFallbackWarning": "tinykit.errors",
-    "ModelSpec": "tinykit.registry",
+    "FileSource": "tinykit.model_spec",
+    "HubSource": "tinykit.model_spec",
+    "ModelSpec": "tinykit.model_spec",
     "ProgressEvent": "tinykit.progress",
     "Recipe": "tinykit.recipes",
+    "ScoreQuestion": "tinykit.generation.questions",
     "TinySession": "tinykit.session",
     "TinykitError": "tinykit.errors",
     "Title": "tinykit.titling",
+    "WheelSource": "tinykit.model_spec",
+    "YesNoQuestion": "tinykit.generation.questions",
     "doctor": "tinykit.doctor",
     "loaded": "tinykit.residents",
     "register_model": "tinykit.registry",
+    "slot_for_key": "tinykit.generation.slots",
 }
 
 

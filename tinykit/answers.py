@@ -9,6 +9,7 @@ from typing import Any, Unpack, overload
 from tinykit.call_options import CallOptions, generation_options, takes_call_options
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task, samples
 from tinykit.generation.engine import Engine
+from tinykit.generation.judging import Judge
 from tinykit.generation.lookup import VerifyEvent
 from tinykit.generation.request import GenerationOptions, Request
 from tinykit.generation.result import Chunk, Completion
@@ -29,6 +30,9 @@ class Answers:
         raise NotImplementedError
 
     def _engines(self) -> list[Engine]:
+        raise NotImplementedError
+
+    def _judges(self) -> list[Judge]:
         raise NotImplementedError
 
     @overload
@@ -179,7 +183,9 @@ class Answers:
 
         The calls return what there is, with ``finish_reason="cancelled"``.
         """
-        return sum(engine.cancel() for engine in self._engines())
+        return sum(engine.cancel() for engine in self._engines()) + sum(
+            judge.cancel() for judge in self._judges()
+        )
 
     def save_state(self, path: str | Path, *, slot: int | str | None = None) -> int:
         """Write the state of a slot, or of the last chat, to a file; returns its size in bytes.

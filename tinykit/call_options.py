@@ -7,9 +7,10 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, cast
 
+from tinykit import settings
 from tinykit.errors import OptionError
 from tinykit.generation.constraint import Constraint
-from tinykit.generation.request import DEFAULT_TOKENS_PER_STEP, Draft, GenerationOptions
+from tinykit.generation.request import Draft, GenerationOptions
 from tinykit.generation.sampling import Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,8 +86,20 @@ def generation_options(given: Mapping[str, Any]) -> GenerationOptions:
     fields: dict[str, Any] = {name: given[name] for name in _OTHERS if name in given}
     fields["sampling"] = Sampling(**{name: given[name] for name in _SAMPLING if name in given})
     fields["constraint"] = _constraint(given)
-    fields["tokens_per_step"] = given.get("tokens_per_step") or DEFAULT_TOKENS_PER_STEP
+    fields["tokens_per_step"] = checked_tokens_per_step(given.get("tokens_per_step"))
     return GenerationOptions(**fields)
+
+
+def checked_tokens_per_step(value: object = None) -> int:
+    """The most tokens in one piece of a stream, 1 to 512: the argument, else the setting, else 32.
+
+    Numbers outside are brought to the nearest end, fractions are cut off, and of a text its leading digits
+    count. What is no number, or infinite, counts as 32, and does not ask the setting.
+
+    Raises:
+        OptionError: neither a number nor a text.
+    """
+    return int(settings.get("tokens_per_step", value))
 
 
 def _constraint(given: Mapping[str, Any]) -> Constraint | None:

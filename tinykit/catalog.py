@@ -1,8 +1,9 @@
 """The models that come with tinykit's registry: a table of facts, best first in each group.
 
 Sizes are what a download of the usual precision weighed when it was noted; they are for tables only.
-A repo whose graphs were replaced under the same names is pinned to a commit; for the others the commit of
-the first download is kept (see `tinykit.hub`).
+What nobody has noted is 0; `tinykit models info KEY --remote` asks the hub. A repo whose graphs were replaced
+under the same names is pinned to a commit that others have run; for the others the commit of the first
+download is kept (see `tinykit.hub`).
 """
 
 from __future__ import annotations
@@ -68,7 +69,12 @@ TITLE = (
         key="lfm2.5-350m", label="LFM2.5 350M", family="lfm2", group="title", dtype="q4", license=_LFM,
         description="A little larger than the 230M; its titles are terser.",
         good_for="short titles",
-        sources=(_onnx("onnx-community/LFM2.5-350M-ONNX", 292), _mlx("LiquidAI/LFM2.5-350M-MLX-4bit")),
+        sources=(
+            # its graphs were replaced several times in 2026; a dozen public projects pin this commit, whose
+            # q4 weighs 293,813,394 bytes
+            _onnx("onnx-community/LFM2.5-350M-ONNX", 294, "2c07371c2e84776cad597f3d813b7d306d292aea"),
+            _mlx("LiquidAI/LFM2.5-350M-MLX-4bit"),
+        ),
     ),
     ModelSpec(
         key="falcon-h1-90m", label="Falcon H1 Tiny 90M", family="falcon_h1", group="title", dtype="q4",
@@ -90,7 +96,7 @@ TITLE = (
         key="lfm2-700m", label="LFM2 700M", family="lfm2", group="title", dtype="q4", license=_LFM,
         description="The best titles before LFM2.5, and slower.",
         good_for="titles where time matters less",
-        sources=(_onnx("onnx-community/LFM2-700M-ONNX"),),
+        sources=(_onnx("onnx-community/LFM2-700M-ONNX", 548),),
     ),
     ModelSpec(
         key="qwen3-0.6b", label="Qwen3 0.6B", family="qwen3", group="title",
@@ -112,7 +118,8 @@ TITLE = (
         description="A middle ground of size and quality.",
         good_for="titles and short answers",
         sources=(
-            _onnx("onnx-community/Qwen2.5-0.5B-Instruct"),
+            # a graph of 786,156,820 bytes, whose embeddings are not quantized, and a tokenizer of 7 MB
+            _onnx("onnx-community/Qwen2.5-0.5B-Instruct", 793),
             _mlx("mlx-community/Qwen2.5-0.5B-Instruct-4bit"),
         ),
     ),
@@ -123,7 +130,8 @@ MEMORY = (
         key="lfm2-1.2b", label="LFM2 1.2B", family="lfm2", group="memory", dtype="q4", license=_LFM,
         description="An all-rounder that loads fastest of this group.",
         good_for="facts out of conversations (recommended)",
-        sources=(_onnx("onnx-community/LFM2-1.2B-ONNX"), _mlx("mlx-community/LFM2-1.2B-4bit")),
+        # the size is that of LFM2-1.2B-Tool-ONNX, the same graph with other weights
+        sources=(_onnx("onnx-community/LFM2-1.2B-ONNX", 1218), _mlx("mlx-community/LFM2-1.2B-4bit")),
     ),
     ModelSpec(
         key="qwen3-1.7b", label="Qwen3 1.7B", family="qwen3", group="memory",

@@ -12,7 +12,7 @@ from tinykit.events import ProgressEvent, Status
 if TYPE_CHECKING:
     from tinykit.progress import Stage
 
-_QUIET_S = 0.5  # shorter work is not worth a line
+QUIET_S = 0.5  # shorter work is not worth a line
 _EVENT_INTERVAL_S = 0.1
 _MAX_LINES = 10
 
@@ -102,14 +102,14 @@ class Bar(Display):
         self._bar: Any = None
 
     def update(self, stage: Stage) -> None:
-        if self._bar is None and stage.elapsed_s >= _QUIET_S:
+        if self._bar is None and stage.elapsed_s >= QUIET_S:
             self._bar = self._open(stage)
         if self._bar is not None:
             self._bar.update(stage.count - self._bar.n)
 
     def finish(self, stage: Stage) -> None:
         self._close()
-        if stage.elapsed_s >= _QUIET_S:
+        if stage.is_telling:
             print(stage.summary_text(), file=sys.stderr)  # noqa: T201
 
     def fail(self, stage: Stage, error: BaseException) -> None:
@@ -140,7 +140,7 @@ class Lines(Display):
     def __init__(self) -> None:
         self._lines = 0
         self._next_percent = 0
-        self._next_s = _QUIET_S
+        self._next_s = QUIET_S
 
     def update(self, stage: Stage) -> None:
         if self._is_due(stage) and self._lines < _MAX_LINES - 1:
@@ -150,11 +150,11 @@ class Lines(Display):
             self._write(stage.state_text())
 
     def finish(self, stage: Stage) -> None:
-        if stage.elapsed_s >= _QUIET_S:
+        if stage.is_telling:
             self._write(stage.summary_text())
 
     def _is_due(self, stage: Stage) -> bool:
-        if stage.elapsed_s < _QUIET_S or stage.count == stage.total:
+        if stage.elapsed_s < QUIET_S or stage.count == stage.total:
             return False
         return (
             stage.elapsed_s >= self._next_s if stage.percent is None else stage.percent >= self._next_percent
@@ -172,12 +172,12 @@ class NotebookLine(Display):
         self._last_s = 0.0
 
     def update(self, stage: Stage) -> None:
-        if stage.elapsed_s >= _QUIET_S and stage.elapsed_s - self._last_s >= _EVENT_INTERVAL_S:
+        if stage.elapsed_s >= QUIET_S and stage.elapsed_s - self._last_s >= _EVENT_INTERVAL_S:
             self._last_s = stage.elapsed_s
             self._write_state(stage)
 
     def finish(self, stage: Stage) -> None:
-        if stage.elapsed_s >= _QUIET_S:
+        if stage.is_telling:
             self._write({"text/plain": stage.summary_text()})
 
     def fail(self, stage: Stage, error: BaseException) -> None:

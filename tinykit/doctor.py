@@ -16,6 +16,7 @@ from typing import Any
 from tinykit import __version__, settings, store
 from tinykit.checkpoints import other_backends
 from tinykit.devices import CPU, DEVICES, default_threads, plan, this_machine
+from tinykit.disk import home_problem
 from tinykit.hub_cache import cache_folder
 from tinykit.hub_listing import shown_endpoint
 from tinykit.inventory import text_table
@@ -134,6 +135,11 @@ def _free_memory_bytes() -> int | None:
     return None
 
 
+def _home() -> str:
+    problem = home_problem()
+    return f"{store.home()}{f' (cannot be used: {problem})' if problem else ''}"
+
+
 def _free_disk_bytes() -> int:
     home = store.home()
     return shutil.disk_usage(next(folder for folder in (home, *home.parents) if folder.exists())).free
@@ -155,7 +161,7 @@ _FACTS: dict[str, Callable[[], Any]] = {
     "known_issues": lambda: known_issues({name: _version(name) for name in PACKAGES}),
     "loaded": lambda: [f"{one.model} on {one.device} ({size_text(one.size_bytes)})" for one in loaded()],
     "failed": lambda: [f"{run.model} on {run.device}: {run.reason}" for run in FAILURES.all()],
-    "home": lambda: str(store.home()),
+    "home": _home,
     "home_bytes": lambda: sum(entry.size_bytes for entry in store.entries()),
     "disk_free_bytes": _free_disk_bytes,
     "config": lambda: str(settings.config_path()),

@@ -27,7 +27,7 @@ _CODE_OR_LOG = re.compile(
     r"^(?:"
     r"\s{4,}|\t"
     r"|[$#>%|+*{}\[\]<(@]"  # prompts, bullets, brackets, comments
-    r"|at\s+\S+\(|File\s\""  # frames of a trace
+    r"|\s{0,3}(?:at\s+\S+\(|File\s\"|Traceback\s\()"  # a trace and its frames
     r"|\d{1,4}[-:/.]\d\d|\[?\d\d:\d\d|\w+\s\d+\s\d\d:\d\d:\d\d"  # dates and times
     r"|[+-]{3}\s"  # headers of a diff
     r"|(?:import|from|def|class|function|const|let|var|for|if|while|return|SELECT|INSERT|FROM|WHERE|public"
@@ -40,6 +40,7 @@ _ASKS = re.compile(
     r"|how (?:do|can|should)|what (?:should|would)|write|draft|bitte|por favor|s'il|пожалуйста|помогите)\b",
     re.I,
 )
+_THROWN = re.compile(r"[\w.$]*(?:Error|Exception)\b(?:: |$)")  # the line that a trace is about
 _SENTENCE_END = re.compile(r"(?<=[.!?。！？؟।])\s+|(?<=[。！？])|\n+")
 
 
@@ -101,12 +102,14 @@ def _excerpt(code: list[str], lead: int) -> list[str]:
 
 
 def _selection(text: str, max_chars: int) -> str:
-    """Sentences from both ends, then those that ask for something, then whatever fits, in their order."""
+    """The error, sentences from both ends, those that ask for something, then whatever fits, in order."""
     pieces = (piece.strip() for piece in _SENTENCE_END.split(text))
     sentences = [piece[:_MAX_SENTENCE] for piece in pieces if piece]
     forward = range(len(sentences))
     backward = forward[::-1]
     chosen = {0, len(sentences) - 1}
+    thrown = [i for i in backward if _THROWN.match(sentences[i])]
+    _take(thrown[:1], sentences, chosen, max_chars * _ENDS)
     _take(forward, sentences, chosen, max_chars * _BEGINNING)
     _take(backward, sentences, chosen, max_chars * _ENDS)
     _take([i for i in backward if _ASKS.search(sentences[i])], sentences, chosen, max_chars)

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tinykit import store
 from tinykit.devices import CPU, Device
 from tinykit.errors import BackendError, DeviceError, ModelFileError, OptionError, TinykitError
+from tinykit.generation.judging import MAX_TOKENS, Judge, Marks
 from tinykit.graph_data import is_inside
 from tinykit.marks import digest, file_marks
 from tinykit.model_config import CONFIG_FILES, ModelConfig, read_config
 from tinykit.model_files import FileChoice, choose_files, onnx_choices
 from tinykit.progress import Progress
-from tinykit.tokenizer import Tokenizer
+from tinykit.tokenizer import Tokenizer, missing_tokenizer
 
 if TYPE_CHECKING:
     from tinykit.backends.onnx import OnnxBackend
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 _NO_CONTEXT = 2048  # tokens, for a model whose files do not say how many it can read
 _PREPARED, _GRAPH = "prepared.json", "graph.onnx"
 _PROBE_TOKENS = 12
+_CLASS_ID = 2  # of a judge model whose tokenizer names neither a class token nor one for the beginning
 # Logits of a prepared graph against the original's: int8 activations alone give 0.999 and more.
 _MIN_SIMILARITY = 0.99
+_MIN_BATCH_SIMILARITY = 0.999  # rows that look at wrong tokens of others came out at 0.997
 
 
 class Skipped(NamedTuple):
@@ -81,6 +84,51 @@ def has_graphs(folder: Path) -> bool:
     return folder.is_dir() and bool(onnx_choices(_names(folder)))
 
 
+def is_judge_folder(folder: Path) -> bool:
+    """Whether a folder of graphs has the layout of a judge model: a tokenizer, and no model configuration."""
+    names = {Path(name).name for choice in onnx_choices(_names(folder)) for name in choice.extra}
+    return "tokenizer.json" in names and names.isdisjoint(("config.json", "genai_config.json"))
+
+
+def open_judge(folder: Path, dtype: str, *, threads: int | None = None) -> Judge:
+    """Open the graph of a judge model in the precision asked for, on the CPU whatever the device.
+
+    Raises:
+        OptionError: this precision is not there; the message lists those that are.
+        ModelFileError: the files cannot be used, or are no judge model.
+    """
+    from tinykit.backends.onnx_encoder import EncoderBackend
+
+    choice = choose_files(_names(folder), dtype)
+    files = {Path(name).name: folder / name for name in choice.extra}
+    tokenizer = _tokenizer(folder, files)
+    context_length = read_config(files).context_length or MAX_TOKENS
+    backend = EncoderBackend(
+        folder / choice.graph, dtype=choice.dtype, context_length=context_length, threads=threads
+    )
+    return Judge(backend, tokenizer.encode_document, _marks(folder, tokenizer))
+
+
+def _marks(folder: Path, tokenizer: Tokenizer) -> Marks:
+    """A judge's special tokens, by the names that its tokenizer's configuration gives them."""
+    mask, separator = (tokenizer.named_token(name) for name in ("mask_token", "sep_token"))
+    if mask is None or separator is None:
+        raise ModelFileError(
+            f"The tokenizer of {folder} names no mask_token or no sep_token, which a judge model needs.",
+            hint="Fetch the model again; tokenizer_config.json belongs to it.",
+            path=folder / "tokenizer_config.json",
+        )
+    begin = tokenizer.named_token("cls_token") or tokenizer.named_token("bos_token")
+    padding = tokenizer.named_token("pad_token")
+    return Marks(
+        mask_id=mask[1],
+        class_id=begin[1] if begin else _CLASS_ID,
+        separator_id=separator[1],
+        pad_id=padding[1] if padding else 0,
+        mask_text=mask[0],
+    )
+
+
 def open_folder(
     folder: Path,
     dtype: str,
@@ -107,6 +155,8 @@ def open_folder(
         BackendError: the graph loads but does not run.
     """
     choices = _candidates(_names(folder), dtype)
+    if not any(Path(name).name == "tokenizer.json" for choice in choices for name in choice.extra):
+        raise missing_tokenizer(folder)  # no precision is to blame
     skipped: list[Skipped] = []
     for choice in choices:
         try:
@@ -160,13 +210,7 @@ def _open(
 ) -> OpenedFolder:
     files = {Path(name).name: folder / name for name in choice.extra}
     config = read_config(files)
-    if "tokenizer.json" not in files:
-        raise ModelFileError(
-            f"{folder} has no tokenizer.json.",
-            hint="Fetch the model again, or copy the file there.",
-            path=folder,
-        )
-    tokenizer = Tokenizer.from_folder(files["tokenizer.json"].parent)
+    tokenizer = _tokenizer(folder, files)
     prepared = _prepare(folder, choice, config, key, progress)
     backend = _load(prepared, choice, config, threads, device)
     if device == CPU:
@@ -175,6 +219,12 @@ def _open(
         check_on_cpu(backend, lambda: _load(prepared, choice, config, threads))
     eos_ids = tuple(dict.fromkeys((*config.eos_ids, *tokenizer.end_ids())))
     return OpenedFolder(backend, tokenizer, config, eos_ids, skipped, prepared.passes)
+
+
+def _tokenizer(folder: Path, files: Mapping[str, Path]) -> Tokenizer:
+    if "tokenizer.json" not in files:
+        raise missing_tokenizer(folder)
+    return Tokenizer.from_folder(files["tokenizer.json"].parent)
 
 
 def _hints(config: ModelConfig, windows: Mapping[str, int]) -> StateHints:
@@ -248,8 +298,11 @@ def _prepare(
         size_bytes = source.stat().st_size
         with store.building(entry, needed_bytes=size_bytes, info=info) as target:
             if target is not None:
-                with progress.stage(f"{key}: prepare {choice.dtype}", total=None, unit="graphs", model=key):
-                    _write_prepared(source, choice, config, target)
+                label = f"{key}: prepare {choice.dtype}"
+                with progress.stage(label, total=None, unit="graph", model=key) as stage:
+                    if _write_prepared(source, choice, config, target):
+                        stage.total = 1
+                        stage.advance(1)
     facts = json.loads((entry.path / _PREPARED).read_text(encoding="utf-8"))
     return _prepared(source, entry.path, facts)
 
@@ -266,7 +319,8 @@ def _prepared(source: Path, folder: Path, facts: Mapping[str, Any]) -> _Prepared
     return _Prepared(**{**facts, "graph": folder / _GRAPH, "data": places, "passes": passes})
 
 
-def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, target: Path) -> None:
+def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, target: Path) -> bool:
+    """Write what is known of the graph, and a changed graph if the passes find anything; True if they do."""
     from tinykit.convert.optimize import apply_passes, inspect_graph, read_graph, write_graph
 
     model = read_graph(source)
@@ -283,6 +337,7 @@ def _write_prepared(source: Path, choice: FileChoice, config: ModelConfig, targe
                 file.unlink()
     facts["can_batch"] = _can_batch(_prepared(source, target, facts), choice, config)
     (target / _PREPARED).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    return bool(facts["passes"])
 
 
 def _check_data(source: Path, names: tuple[str, ...]) -> None:
@@ -330,7 +385,7 @@ def _can_batch(prepared: _Prepared, choice: FileChoice, config: ModelConfig) -> 
             together = batch.forward([token_id] * len(states)).astype(np.float64)
             for row, state in zip(together, states, strict=True):
                 alone = backend.forward([token_id], state)[0].astype(np.float64)
-                if not _are_similar(row - row.mean(), alone - alone.mean()):
+                if not _are_similar(row - row.mean(), alone - alone.mean(), _MIN_BATCH_SIMILARITY):
                     return False
         return True
     except TinykitError:
@@ -339,9 +394,9 @@ def _can_batch(prepared: _Prepared, choice: FileChoice, config: ModelConfig) -> 
         backend.close()
 
 
-def _are_similar(a: Any, b: Any) -> bool:
+def _are_similar(a: Any, b: Any, least: float = _MIN_SIMILARITY) -> bool:
     norms = float((a @ a) * (b @ b)) ** 0.5
-    return bool(norms > 0 and float(a @ b) / norms >= _MIN_SIMILARITY)
+    return bool(norms > 0 and float(a @ b) / norms >= least)
 
 
 def _probe(prepared: _Prepared, choice: FileChoice, config: ModelConfig) -> Any:

@@ -9,80 +9,63 @@ complete copy needs no request at all, and a repo that changes later does not ch
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tinykit import hub_cache, store
-from tinykit.errors import AccessError, ChecksumError, OfflineError, TinykitError
+from tinykit.errors import (
+    AccessError,
+    NotFoundError,
+    OfflineError,
+    TinykitError,
+    UnsupportedModelError,
+)
 from tinykit.graph_data import unexplained_names
 from tinykit.hub_files import check_family, choose_for, with_named_data
-from tinykit.hub_listing import Listing, RemoteFile, access_error, endpoint, headers, list_repo, offline_error
+from tinykit.hub_listing import (
+    Listing,
+    RemoteFile,
+    access_error,
+    endpoint,
+    get_file,
+    headers,
+    list_repo,
+    offline_error,
+)
+from tinykit.hub_notes import (
+    HubCopy,
+    copies,
+    file_hash,
+    file_size,
+    forget,
+    locate,
+    mark,
+    note,
+    sources_here,
+)
 from tinykit.model_files import FileChoice, onnx_choices
 from tinykit.model_spec import HubSource
 from tinykit.progress import Progress, Stage
 
+__all__ = [
+    "HubCopy",
+    "Plan",
+    "copies",
+    "fetch",
+    "forget",
+    "locate",
+    "mark",
+    "plan",
+    "read_small",
+    "sources_here",
+]
+
+_SMALL_BYTES = 2**20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-
-
-@dataclass(frozen=True)
-class HubCopy:
-    """A complete copy of a model's files on this machine.
-
-    Attributes:
-        source: Where they came from.
-        folder: The folder that holds them under the names they have in the repo.
-        commit: The commit they are from.
-        dtype: Their precision; `auto` if no name tells it.
-        files: What is known of each file, by name.
-        offered: All precisions of the repo, in the order to try them on a CPU; for the next try, if a graph
-            that `auto` chose turns out not to run here.
-    """
-
-    source: HubSource
-    folder: Path
-    commit: str
-    dtype: str
-    files: Mapping[str, RemoteFile]
-    offered: tuple[str, ...] = ()
-
-    @property
-    def path(self) -> Path:
-        """What to open: the folder, or the GGUF file that is the whole model."""
-        name = next(iter(self.files), "") if len(self.files) == 1 else ""
-        return self.folder / name if name.endswith(".gguf") else self.folder
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all its files."""
-        return sum(file.size_bytes for file in self.files.values())
-
-    def is_complete(self) -> bool:
-        """True if every file is there with its size."""
-        return all(_size(self.folder / name) == file.size_bytes for name, file in self.files.items())
-
-    def verify(self) -> None:
-        """Read every file and compare it with the hash that the hub gave for it.
-
-        Raises:
-            ChecksumError: A file has changed or is missing.
-        """
-        for name, file in self.files.items():
-            path = self.folder / name
-            actual = _hash(path, file) if path.is_file() else "no such file"
-            if actual != file.checksum and (file.checksum or not path.is_file()):
-                raise ChecksumError(
-                    f"{path} has changed: its hash is {actual}, expected {file.checksum}",
-                    hint="Fetch it again with: tinykit models download "
-                    f"{self.source.name} --force --dtype {self.dtype}",
-                    expected=file.checksum,
-                    actual=actual,
-                    path=path,
-                )
 
 
 @dataclass(frozen=True)
@@ -115,20 +98,6 @@ class Plan:
         )
 
 
-def locate(source: HubSource, dtype: str = "auto") -> HubCopy | None:
-    """The complete copy of these files, if one is here; uses no network."""
-    info = _note(source, dtype).info()
-    try:
-        commit = str(info["commit"])
-        files = {name: RemoteFile(**facts) for name, facts in info["files"].items()}
-        offered = tuple(info["offered"])
-    except (KeyError, TypeError, AttributeError):
-        return None
-    folder = hub_cache.snapshot_folder(source.repo, commit)
-    copy = HubCopy(source, folder, commit, str(info.get("dtype", dtype)), files, offered)
-    return copy if copy.is_complete() else None
-
-
 def plan(source: HubSource, dtype: str = "auto", *, check_hashes: bool = False) -> Plan:
     """Look up which files are needed and which of them are missing, and download nothing.
 
@@ -148,6 +117,22 @@ def plan(source: HubSource, dtype: str = "auto", *, check_hashes: bool = False) 
     files = [listing.files[name] for name in choice.names]
     missing = tuple(f for f in files if not _is_here(listing, f, check_hashes=check_hashes))
     return Plan(listing, choice, missing)
+
+
+def read_small(source: HubSource, listing: Listing, names: list[str], folder: Path) -> dict[str, Path]:
+    """A few small files of a repo, such as its configuration, for a look: they are put into `folder`.
+
+    Raises:
+        SourceError: They cannot be had (one of its kinds says why).
+    """
+    found = {}
+    for name in names:
+        path = folder / PurePosixPath(name).name
+        file = listing.files[name]
+        if file.size_bytes <= _SMALL_BYTES:
+            path.write_bytes(get_file(source, listing.commit, name))
+            found[path.name] = path
+    return found
 
 
 def fetch(
@@ -188,40 +173,46 @@ def fetch(
     if found is not None:
         return found
     progress = progress or Progress()
-    if offline:
-        if force:
-            raise offline_error(source)
-        return _unlisted(source, dtype, offline_error(source))
+    is_damaged = note(source, dtype).is_damaged
+    check_hashes = force or is_damaged
     try:
-        planned = plan(source, dtype, check_hashes=force)
+        if offline:
+            raise offline_error(source)
+        planned = _plan_again(source, dtype) if is_damaged and not force else None
+        planned = planned or plan(source, dtype, check_hashes=check_hashes)
     except OfflineError as exc:
-        if force:
+        if check_hashes:
+            if is_damaged:
+                exc.add_note("The copy that is here is damaged, so it is not used.")
             raise
         return _unlisted(source, dtype, exc)
+    _check_tokenizer(source, planned)
     if planned.missing or unexplained_names(list(planned.listing.files), planned.choice.graph):
         with hub_cache.repo_lock(source.repo, lambda text: progress.note(text, model=model)):
-            planned = _fetch_missing(source, planned, progress, model, check_hashes=force)
+            planned = _fetch_missing(source, planned, progress, model, check_hashes=check_hashes)
     return _write_note(source, dtype, planned)
 
 
-def forget(source: HubSource) -> bool:
-    """Drop our notes about a repo; its files stay in the hub's cache. True if there were any."""
-    notes = [entry for entry in store.entries() if entry.path.parent == _notes_folder(source)]
-    for entry in notes:
-        entry.remove()
-    return bool(notes)
+def _check_tokenizer(source: HubSource, planned: Plan) -> None:
+    """Refuse a repo whose text cannot be turned into tokens before its weights are fetched."""
+    names = planned.choice.names
+    needs_one = source.backend == "onnx" and any(name.endswith((".onnx", ".safetensors")) for name in names)
+    if needs_one and not any(PurePosixPath(name).name == "tokenizer.json" for name in names):
+        raise UnsupportedModelError(
+            f"{source.repo} has no tokenizer.json, so its text cannot be turned into tokens",
+            hint="Look for another repo of the model, or put the file beside a copy of this one.",
+            path=None,
+            repo=source.repo,
+        )
 
 
-def copies(source: HubSource) -> list[HubCopy]:
-    """All complete copies of a repo at this revision that we know of, one for each precision."""
-    found: dict[str, HubCopy] = {}
-    folder = _notes_folder(source)
-    for entry in store.entries() if folder.is_dir() else ():
-        if entry.path.parent == folder:
-            copy = locate(source, str(entry.info().get("asked")))
-            if copy is not None:
-                found[copy.dtype] = copy
-    return list(found.values())
+def _plan_again(source: HubSource, dtype: str) -> Plan | None:
+    """What mends a damaged copy, from the commit that it is of; None if the hub has that no more."""
+    commit = note(source, dtype).info().get("commit")
+    try:
+        return plan(replace(source, revision=commit), dtype, check_hashes=True) if commit else None
+    except NotFoundError:
+        return None
 
 
 def _unlisted(source: HubSource, dtype: str, error: OfflineError) -> HubCopy:
@@ -241,7 +232,8 @@ def _fetch_missing(
     source: HubSource, planned: Plan, progress: Progress, model: str | None, *, check_hashes: bool
 ) -> Plan:
     """Download what is missing, then what only the graph names; returns the plan with all of it."""
-    listing, choice, added = planned.listing, planned.choice, []
+    listing, choice = planned.listing, planned.choice
+    added: list[RemoteFile] = []
     for _ in range(2):
         # whoever held the lock before us may have fetched them
         files = [listing.files[name] for name in choice.names if name not in {file.name for file in added}]
@@ -343,27 +335,22 @@ def _write_note(source: HubSource, dtype: str, planned: Plan) -> HubCopy:
     info: dict[str, Any] = {
         "repo": source.repo,
         "revision": source.revision,
+        "gguf": source.gguf,
         "commit": planned.listing.commit,
         "dtype": planned.choice.dtype,
         "offered": offered,
         "files": {name: asdict(file) for name, file in files.items()},
     }
     for asked in {dtype, planned.choice.dtype}:
-        entry = _note(source, asked)
+        entry = note(source, asked)
         if entry.info().get("commit") != planned.listing.commit:
             entry.remove()
         with store.building(entry, info={**info, "asked": asked}):
             pass
     folder = hub_cache.snapshot_folder(source.repo, planned.listing.commit)
-    return HubCopy(source, folder, planned.listing.commit, planned.choice.dtype, files, offered)
-
-
-def _notes_folder(source: HubSource) -> Path:
-    return store.entry("hub", source.name).path
-
-
-def _note(source: HubSource, dtype: str) -> store.Entry:
-    return store.entry("hub", source.name, f"{source.backend}-{dtype}")
+    copy = HubCopy(source, folder, planned.listing.commit, planned.choice.dtype, files, offered)
+    mark(copy, damaged=False)
+    return copy
 
 
 def _is_here(listing: Listing, file: RemoteFile, *, check_hashes: bool = False) -> bool:
@@ -372,28 +359,12 @@ def _is_here(listing: Listing, file: RemoteFile, *, check_hashes: bool = False) 
 
 
 def _is_good(path: Path, file: RemoteFile, *, check_hashes: bool = False) -> bool:
-    if _size(path) != file.size_bytes:
+    if file_size(path) != file.size_bytes:
         return False
-    return not check_hashes or _hash(path, file) == file.checksum
+    return not check_hashes or file_hash(path, file) == file.checksum
 
 
 def _arrived_bytes(repo: str, file: RemoteFile) -> int:
     """How much of a file has arrived in an earlier try; a part that is too long is of no use."""
-    size = _size(hub_cache.part_path(repo, file.checksum))
+    size = file_size(hub_cache.part_path(repo, file.checksum))
     return size if size is not None and size <= file.size_bytes else 0
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
-
-
-def _hash(path: Path, file: RemoteFile) -> str:
-    if file.sha256:
-        return store.sha256(path)
-    # the name of a Git blob is a hash of its size and content
-    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
-    digest.update(path.read_bytes())
-    return digest.hexdigest()

@@ -11,7 +11,7 @@ from tinykit.gguf_names import FAMILIES, choose_gguf, gguf_choices
 from tinykit.graph_data import is_inside, read_data_names, unexplained_names
 from tinykit.hub_listing import Listing
 from tinykit.model_files import FileChoice, choose_files, choose_safetensors, onnx_choices
-from tinykit.model_spec import HubSource
+from tinykit.model_spec import WEIGHTS, HubSource, graphs_only
 
 
 def choose_for(source: HubSource, names: list[str], dtype: str) -> FileChoice:
@@ -28,6 +28,8 @@ def choose_for(source: HubSource, names: list[str], dtype: str) -> FileChoice:
                 f"{source.repo} has no {', '.join(sorted(missing))}", name="files", value=source.files
             )
         return FileChoice("auto", "", source.files, ())
+    if dtype == WEIGHTS:
+        return _weights(source, names)
     if source.backend == "mlx":
         return choose_safetensors(names, with_old_tokenizers=True)
     has_graphs, has_gguf = bool(onnx_choices(names)), bool(gguf_choices(names))
@@ -38,6 +40,16 @@ def choose_for(source: HubSource, names: list[str], dtype: str) -> FileChoice:
     if has_safetensors and not has_graphs:
         return choose_safetensors(names)
     return choose_files(names, dtype)
+
+
+def _weights(source: HubSource, names: list[str]) -> FileChoice:
+    """Weights for an adapter or a training, which graphs are no use for."""
+    has_safetensors = any(name.endswith(".safetensors") for name in names)
+    if source.gguf or (gguf_choices(names) and not has_safetensors):
+        return FileChoice(WEIGHTS, "", (choose_gguf(names, "fp32", source.gguf).name,), ())
+    if onnx_choices(names) and not has_safetensors:
+        raise graphs_only(source.repo)
+    return replace(choose_safetensors(names), dtype=WEIGHTS)
 
 
 def with_named_data(choice: FileChoice, names: Sequence[str], graph: Path) -> FileChoice:

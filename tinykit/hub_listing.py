@@ -6,7 +6,7 @@ import difflib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -30,6 +30,7 @@ _TIMEOUT_S = 30.0
 _TRIES = 3
 _RETRY_PAUSE_S = 0.5
 _MAX_NEAREST = 3
+_MAX_REVISIONS = 10
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,22 @@ def list_repo(source: HubSource) -> Listing:
                     raise
                 time.sleep(_RETRY_PAUSE_S)
     raise AssertionError("the last try returns or raises")
+
+
+def get_file(source: HubSource, commit: str, name: str) -> bytes:
+    """The content of a small file of a repo.
+
+    Raises:
+        SourceError: It cannot be had (one of its kinds says why).
+    """
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.utils import hf_raise_for_status
+
+    with translated(source):
+        address = hf_hub_url(source.repo, name, revision=commit, endpoint=endpoint())
+        response = get_session().get(address, headers=headers(), timeout=_TIMEOUT_S, follow_redirects=True)
+        hf_raise_for_status(response)
+        return bytes(response.content)
 
 
 @contextmanager
@@ -219,20 +236,18 @@ def _refused(source: HubSource, exc: HfHubHTTPError) -> SourceError:
 
     status = exc.response.status_code
     if isinstance(exc, errors.RevisionNotFoundError):
-        nearest = _near(source.revision or "", _revisions(source))
-        return NotFoundError(
-            f"{source.repo} has no revision {source.revision!r}",
-            hint=f"It has: {', '.join(nearest)}" if nearest else "Leave it out for the newest.",
-            repo=source.repo, revision=source.revision, nearest=nearest,
-        )  # fmt: skip
-    if isinstance(exc, errors.GatedRepoError) or status in (401, 403):
+        return _no_revision(source)
+    if isinstance(exc, errors.GatedRepoError) or status == 403 or (status == 401 and _token()):
         return access_error(source, status)
+    if status == 401:  # without a login the hub says this also of repos that are not there
+        error = access_error(source, status)
+        mean = _did_you_mean(_near_repos(source))
+        return AccessError(error.message, hint=f"{mean}{error.hint}", **error._facts)
     if status in (404, 410):
-        nearest = _near(source.repo, _repos(source))
-        mean = f"Did you mean {' or '.join(nearest)}? " if nearest else ""
+        nearest = _near_repos(source)
         return NotFoundError(
             f"There is no repo {source.repo} on {shown_endpoint()} (status {status})",
-            hint=f"{mean}Private repos need a login: hf auth login",
+            hint=f"{_did_you_mean(nearest)}Private repos need a login: hf auth login",
             repo=source.repo, revision=source.revision, nearest=nearest,
         )  # fmt: skip
     return DownloadError(
@@ -242,19 +257,36 @@ def _refused(source: HubSource, exc: HfHubHTTPError) -> SourceError:
     )  # fmt: skip
 
 
-def _repos(source: HubSource) -> list[str]:
-    """Repos that might be meant: those of known models, and what the hub finds."""
+def _no_revision(source: HubSource) -> NotFoundError:
+    there = _revisions(source)
+    nearest = _near(source.revision or "", there)
+    ordered = list(dict.fromkeys((*nearest, *there)))
+    more = len(ordered) - _MAX_REVISIONS
+    shown = ", ".join(ordered[:_MAX_REVISIONS]) + (f" and {more} more" if more > 0 else "")
+    return NotFoundError(
+        f"{source.repo} has no revision {source.revision!r}",
+        hint=f"It has: {shown}. Or leave it out for the newest." if shown else "Leave it out for the newest.",
+        repo=source.repo, revision=source.revision, nearest=nearest, revisions=tuple(there),
+    )  # fmt: skip
+
+
+def _did_you_mean(nearest: list[str]) -> str:
+    return f"Did you mean {' or '.join(nearest)}? " if nearest else ""
+
+
+def _near_repos(source: HubSource) -> list[str]:
+    """Repos that might be meant, of known models or found by the hub; never the one that was asked for."""
     from tinykit.registry import MODELS
 
     known = [s.repo for spec in MODELS.values() for s in spec.sources if isinstance(s, HubSource)]
-    try:
-        found = _get("", search=source.repo.partition("/")[2], limit="20")
-        return [*known, *(str(model["id"]) for model in found)]
-    except Exception:  # only to help; the first error counts
-        return known
+    found: list[str] = []
+    with suppress(Exception):  # only to help; the first error counts
+        found = [str(model["id"]) for model in _get("", search=source.repo.partition("/")[2], limit="20")]
+    return _near(source.repo, [name for name in (*known, *found) if name != source.repo])
 
 
 def _revisions(source: HubSource) -> list[str]:
+    """Branches and tags of a repo, as far as the hub tells."""
     try:
         refs = _get(f"/{source.repo}/refs")
         return [str(ref["name"]) for ref in (*refs["branches"], *refs["tags"])]

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tinykit import hub, sources, store
-from tinykit.errors import ModelFileError
+from tinykit.errors import CacheError, ChecksumError, ModelFileError, UnknownModelError
+from tinykit.model_config import read_config
 from tinykit.progress import size_text
-from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource, known_models
+from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource, get_model, known_models
 
 
 @dataclass(frozen=True)
@@ -25,31 +26,41 @@ class Removal:
     Attributes:
         freed_bytes: Room that is free again.
         kept: Files of the model that were left where they are, because they are not ours alone.
+        hint: How to remove those that others put there; None if there is nothing to say.
     """
 
     freed_bytes: int
     kept: tuple[Path, ...]
+    hint: str | None = None
 
 
 def model_rows() -> list[dict[str, Any]]:
-    """One row for each known model; `builds` are the imports that are ready, with their bytes."""
-    entries = store.entries()
-    return [model_row(spec, entries) for spec in known_models().values()]
+    """One row for each known model, then one for each other model that is here, by its hub id or file.
+
+    `builds` are the imports that are ready, with their bytes.
+    """
+    entries = store.entries(damaged=True)
+    known = [model_row(spec, entries) for spec in known_models().values()]
+    others = [{**model_row(spec, entries), "is_known": False} for spec in other_models(entries)]
+    return [*known, *others]
 
 
 def model_row(spec: ModelSpec, entries: Sequence[store.Entry] | None = None) -> dict[str, Any]:
     """What is known of a model, and what of it is here; uses no network."""
-    builds = {entry.path.name: entry.size_bytes for entry in _builds(spec, entries)}
+    found = _builds(spec, entries)
+    builds = {entry.path.name: entry.size_bytes for entry in found}
     copies = _copies(spec)
     path = sources.locate(spec)
     if path is None and copies:
         path = copies[0].path
+    entries_damaged = any(entry.is_damaged for entry in (*found, *_stored_sources(spec)))
+    is_damaged = entries_damaged or any(copy.is_damaged for copy in copies)
     return {
         "key": spec.key,
         "label": spec.label,
         "group": spec.group,
         "task": spec.task,
-        "family": spec.family,
+        "family": spec.family or _family(copies),
         "dtype": spec.dtype,
         "context_length": spec.context_length,
         "thinking": spec.thinking,
@@ -58,12 +69,50 @@ def model_row(spec: ModelSpec, entries: Sequence[store.Entry] | None = None) -> 
         "license": spec.license,
         "refusals": dict(spec.refusals),
         "from": [_source_text(source) for source in spec.sources],
-        "download_bytes": _download_bytes(spec),
-        "here": "ready" if builds else ("fetched" if path else "no"),
-        "disk_bytes": sum(builds.values()) + sum(copy.size_bytes for copy in copies),
+        "download_bytes": _download_bytes(spec) or (copies[0].size_bytes if copies else 0),
+        "here": "damaged" if is_damaged else "ready" if builds else "fetched" if path else "no",
+        "disk_bytes": sum(builds.values()) + _copies_bytes(copies),
         "source": str(path) if path else None,
         "builds": builds,
+        "is_known": True,
     }
+
+
+def other_models(entries: Sequence[store.Entry] | None = None) -> list[ModelSpec]:
+    """Models that are here without being known: fetched by hub id, or imported from a file or an adapter."""
+    entries = store.entries(damaged=True) if entries is None else entries
+    known = known_models()
+    noted = {_identity(s) for spec in known.values() for s in spec.sources if isinstance(s, HubSource)}
+    found = {
+        source.name: ModelSpec(source.name, source.repo, "", (source,), good_for="(by its hub id)")
+        for source in hub.sources_here()
+        if _identity(source) not in noted
+    }
+    folders = {store.entry("models", key).path for key in (*known, *found)}
+    for entry in entries:
+        info = entry.info()
+        if entry.path.parent.parent == store.entry("models").path and entry.path.parent not in folders:
+            key = str(info.get("model", entry.path.parent.name))
+            where = info.get("adapter") or info.get("origin") or info.get("source")
+            found.setdefault(key, ModelSpec(key, key, "", (), good_for=f"(made from {where or 'a file'})"))
+    return list(found.values())
+
+
+def find_model(name: str) -> ModelSpec:
+    """The model with this name, as `get_model` finds it, or what is left here of one that it does not find.
+
+    Raises:
+        UnknownModelError: There is neither.
+    """
+    spec: ModelSpec | None = None
+    try:
+        spec = get_model(name)
+        if _is_here(spec) or not all(isinstance(source, HubSource) for source in spec.sources):
+            return spec
+    except UnknownModelError:
+        pass
+    left = next((other for other in other_models() if other.key == name), spec)
+    return get_model(name) if left is None else left
 
 
 def model_table() -> str:
@@ -73,14 +122,16 @@ def model_table() -> str:
             row["key"],
             row["here"],
             _size(row["disk_bytes"]),
-            _size(row["download_bytes"], unknown="?"),
+            _size(row["download_bytes"], unknown="?" if row["from"] else "-"),
             row["family"] or "?",
             row["dtype"] or "auto",
             row["good_for"],
         )
         for row in model_rows()
     ]
-    return text_table(("model", "here", "on disk", "download", "family", "dtype", "good for"), rows)
+    table = text_table(("model", "here", "on disk", "download", "family", "dtype", "good for"), rows)
+    asks = "\n\n?  not noted; 'tinykit models info MODEL --remote' asks the hub"
+    return table + (asks if any(row[3] == "?" for row in rows) else "")
 
 
 def info_table(row: dict[str, Any]) -> str:
@@ -94,21 +145,46 @@ def info_table(row: dict[str, Any]) -> str:
 def verify_model(spec: ModelSpec) -> int:
     """Read every file of a model that is here and compare it with its hash.
 
+    What has changed is marked as damaged: it is not used any more, but fetched or made again.
+
     Returns:
         How many copies and imports were checked; 0 if nothing is here.
 
     Raises:
         ChecksumError: A file has changed or is missing.
     """
-    checked: list[store.Entry | hub.HubCopy] = [*_builds(spec), *_stored_sources(spec), *_copies(spec)]
+    error: ChecksumError | None = None
+    checked = _things(spec)
     for thing in checked:
-        thing.verify()
+        try:
+            thing.verify()
+        except ChecksumError as exc:
+            error = error or exc
+            _mark(thing, damaged=True)
+        else:
+            if thing.is_damaged:
+                _mark(thing, damaged=False)
+    if error is not None:
+        raise error
     return len(checked)
+
+
+def drop_damaged(spec: ModelSpec) -> None:
+    """Remove what of our own store is marked as damaged, so that it is made again."""
+    for entry in (*_builds(spec), *_stored_sources(spec)):
+        if entry.is_damaged:
+            entry.remove()
+
+
+def damaged_dtypes(spec: ModelSpec) -> list[str]:
+    """Precisions of a hub model whose copies are marked as damaged."""
+    return [copy.dtype for copy in _copies(spec) if copy.is_damaged]
 
 
 def remove_model(spec: ModelSpec) -> Removal:
     """Remove a model's imports and downloads from our store, and nothing outside it."""
-    kept = [copy.path for copy in _copies(spec)]
+    copies = _copies(spec)
+    kept = [copy.path for copy in copies]
     doomed = _entries(spec)
     for entry in _stored_sources(spec):
         if _is_shared(spec, entry):
@@ -121,24 +197,52 @@ def remove_model(spec: ModelSpec) -> Removal:
     for source in spec.sources:
         if isinstance(source, HubSource):
             hub.forget(source)
-    kept += [
-        source.path for source in spec.sources if isinstance(source, FileSource) and source.path.exists()
-    ]
-    return Removal(freed_bytes, tuple(kept))
+    left = sources.locate(spec)  # a file of the user's, or weights in an installed package
+    if left is not None and left.exists() and not left.is_relative_to(store.home()):
+        kept.append(left)
+    return Removal(freed_bytes, tuple(dict.fromkeys(kept)), _removal_hint(copies))
+
+
+def _removal_hint(copies: Sequence[hub.HubCopy]) -> str | None:
+    if not copies:
+        return None
+    repos = " ".join(dict.fromkeys(f"model/{copy.source.repo}" for copy in copies))
+    return (
+        f"The hub's cache belongs to other programs too, so {size_text(_copies_bytes(copies))} stay there. "
+        f"Remove them with: hf cache rm {repos}"
+    )
+
+
+def _is_here(spec: ModelSpec) -> bool:
+    return bool(_things(spec)) or sources.locate(spec) is not None
+
+
+def _things(spec: ModelSpec) -> list[store.Entry | hub.HubCopy]:
+    """All that can be checked of a model."""
+    return [*_builds(spec), *_stored_sources(spec), *_copies(spec)]
+
+
+def _mark(thing: store.Entry | hub.HubCopy, *, damaged: bool) -> None:
+    """Note what a check found; where that cannot be written, the error alone must do."""
+    if isinstance(thing, hub.HubCopy):
+        hub.mark(thing, damaged=damaged)
+    else:
+        with suppress(CacheError):
+            thing.mark(damaged=damaged)
 
 
 def _entries(spec: ModelSpec, entries: Sequence[store.Entry] | None = None) -> list[store.Entry]:
     """All that was made under this model's key, also from other files."""
     folder = store.entry("models", spec.key).path
-    found = store.entries() if entries is None else entries
+    found = store.entries(damaged=True) if entries is None else entries
     return [entry for entry in found if entry.path.parent == folder]
 
 
 def _builds(spec: ModelSpec, entries: Sequence[store.Entry] | None = None) -> list[store.Entry]:
     """The finished imports and prepared graphs of this model, less those of other files under its key."""
     found = _entries(spec, entries)
-    if not found:
-        return []
+    if not found or not spec.sources:
+        return found
     from tinykit.loading import build_entries  # numpy, which a machine without imports is spared
 
     folders = [source.path for source in spec.sources if isinstance(source, FileSource)]
@@ -162,7 +266,7 @@ def _copies(spec: ModelSpec) -> list[hub.HubCopy]:
 
 def _stored_sources(spec: ModelSpec) -> list[store.Entry]:
     wheels = (sources.stored_entry(source) for source in spec.sources if isinstance(source, WheelSource))
-    return [entry for entry in wheels if entry.is_complete()]
+    return [entry for entry in wheels if entry.is_complete() or entry.is_damaged]
 
 
 def _is_shared(spec: ModelSpec, entry: store.Entry) -> bool:
@@ -180,6 +284,27 @@ def _download_bytes(spec: ModelSpec) -> int:
     return 0
 
 
+def _copies_bytes(copies: Sequence[hub.HubCopy]) -> int:
+    """Bytes of all files; several precisions share tokenizer and configuration."""
+    return sum(
+        {
+            (copy.folder, name): file.size_bytes for copy in copies for name, file in copy.files.items()
+        }.values()
+    )
+
+
+def _family(copies: Sequence[hub.HubCopy]) -> str:
+    for copy in copies:
+        configs = {Path(name).name: copy.folder / name for name in copy.files if name.endswith("config.json")}
+        with suppress(ModelFileError):
+            return read_config(configs).family
+    return ""
+
+
+def _identity(source: HubSource) -> tuple[str, str | None, str, str]:
+    return source.repo, source.revision, source.backend, source.gguf
+
+
 def _source_text(source: WheelSource | HubSource | FileSource) -> str:
     if isinstance(source, WheelSource):
         return f"package {source.package}=={source.version}"
@@ -194,7 +319,8 @@ def _fact(name: str, value: Any) -> str:
     if name.endswith("_bytes"):
         return _size(value)
     if isinstance(value, dict):
-        return "; ".join(f"{key}: {size_text(of) if name == 'builds' else of}" for key, of in value.items())
+        is_sizes = name in ("builds", "dtypes")
+        return "; ".join(f"{key}: {size_text(of) if is_sizes else of}" for key, of in value.items())
     if isinstance(value, list):
         return ", ".join(value)
     return ("yes" if value else "no") if isinstance(value, bool) else str(value or "")

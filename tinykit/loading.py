@@ -1,4 +1,4 @@
-"""From a model's name to an engine: find or fetch the file, import it once, open it."""
+"""From a model's name to an engine or a judge: find or fetch the file, import it once, open it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from tinykit import hub, residents, settings, sources, store
+from tinykit import residents, settings, sources, store
 from tinykit.checkpoints import Opened, checked_plan, open_other
-from tinykit.devices import CPU, Attempt, Device, Failure
+from tinykit.devices import CPU, Attempt, Device
 from tinykit.errors import (
     BackendError,
     ChecksumError,
@@ -22,10 +22,21 @@ from tinykit.errors import (
     SourceError,
 )
 from tinykit.failures import FailureMemory
-from tinykit.folders import OpenedFolder, Skipped, check_on_cpu, has_graphs, open_folder
+from tinykit.folders import (
+    OpenedFolder,
+    Skipped,
+    check_on_cpu,
+    has_graphs,
+    is_judge_folder,
+    open_folder,
+    open_judge,
+)
 from tinykit.generation.engine import Engine
+from tinykit.generation.judging import Judge
 from tinykit.gguf_names import is_number_format, number_format
+from tinykit.loaded_model import Loaded
 from tinykit.marks import digest, file_marks
+from tinykit.model_spec import DTYPES, WEIGHTS, graphs_only
 from tinykit.placing import place
 from tinykit.progress import Progress
 from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource, get_model
@@ -37,30 +48,17 @@ if TYPE_CHECKING:
     from tinykit.convert.importer import Source as Weights
 
 DEFAULT_MODEL = "smollm2-135m-titles"
-DTYPES = (
-    "auto", "fp32", "fp16", "q8", "int8", "uint8", "q4", "q4f32", "bnb4", "q4f16",
-    "q2", "q2f16", "q1", "q1f16",
-)  # fmt: skip
 _IMPORT_DTYPES = ("auto", "fp32", "q8", "q4")  # what weights without a graph can be imported to
 _AUTO = "auto"  # in the marker of an import: the precision that `auto` means for its weights
 _ALIASES = {"int8": "q8"}  # of an import; graphs may come as either
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A model that is ready to generate, and the seconds it took, with download and import the first time.
+class _Ready(NamedTuple):
+    """What generates or judges, where its files are, and the precisions that did not run."""
 
-    `skipped` tells which precisions `auto` tried in vain, and why; `failures` the same of devices. What was
-    asked for is in `asked`, what it runs on in `engine.backend.info`.
-    """
-
-    spec: ModelSpec
-    engine: Engine
+    runner: Engine | Judge
     folder: Path
-    load_s: float
     skipped: tuple[Skipped, ...] = ()
-    asked: str = "cpu"
-    failures: tuple[Failure, ...] = ()
 
 
 FAILURES = FailureMemory()  # of this process
@@ -74,7 +72,8 @@ def checked_dtype(name: str | None, spec: ModelSpec) -> str:
     """
     asked = settings.get("dtype", name)
     dtype = str(asked or "auto").strip().lower()
-    is_import = graph_folder(spec) is None and not any(isinstance(s, HubSource) for s in spec.sources)
+    is_hub = any(isinstance(source, HubSource) for source in spec.sources)
+    is_import = graph_folder(spec) is None and (spec.adapter is not None or not is_hub)
     if is_import:
         dtype = _ALIASES.get(dtype, dtype)
     known = _IMPORT_DTYPES if is_import else DTYPES
@@ -83,7 +82,9 @@ def checked_dtype(name: str | None, spec: ModelSpec) -> str:
             f"Unknown dtype {asked!r}; known are {', '.join(known)}.", name="dtype", value=asked
         )
     if dtype == "auto":
-        return spec.dtype or dtype
+        # what is recommended for a repo's graphs says nothing about its float weights
+        is_own = is_import and isinstance(spec.sources[0], HubSource)
+        return dtype if is_own else spec.dtype or dtype
     if dtype == "q4":
         _check_q4(spec)
     return dtype
@@ -128,16 +129,56 @@ def on_this_machine(
         SourceError: the files cannot be had (one of its kinds says why).
         UnsupportedModelError: the repo has nothing to run, or the model is known to fail.
     """
-    if not isinstance(spec.sources[0], HubSource):
+    source = spec.sources[0]
+    if spec.adapter is not None:
+        _check_adapter(spec.adapter)
+        if isinstance(source, WheelSource):  # these are float weights
+            return spec
+        folder = float_weights(spec, progress=progress, offline=offline)
+    elif isinstance(source, HubSource):
+        folder = sources.fetch(spec, dtype, progress=progress, offline=offline)
+    else:
         return spec
-    folder = sources.fetch(spec, dtype, progress=progress, offline=offline)
     return replace(spec, sources=(FileSource(folder),))
+
+
+def float_weights(spec: ModelSpec, *, progress: Progress, offline: bool | None = None) -> Path:
+    """The file or folder that holds a model's float weights, which adapters and trainings need; fetched now.
+
+    Raises:
+        SourceError: the files cannot be had (one of its kinds says why).
+        UnsupportedModelError: there are graphs only; nothing is fetched then.
+    """
+    source = spec.sources[0]
+    if isinstance(source, FileSource) and has_graphs(source.path):
+        if not any(source.path.glob("*.safetensors")):
+            raise graphs_only(source.path)
+        return source.path
+    wanted = WEIGHTS if isinstance(source, HubSource) else None
+    return sources.fetch(spec, wanted, progress=progress, offline=offline)
+
+
+def _check_adapter(folder: Path) -> None:
+    """Say that there is no adapter before anything is fetched for it."""
+    if not (folder / "adapter_config.json").is_file():
+        what = "has no adapter_config.json" if folder.is_dir() else "is not there"
+        raise ModelFileError(
+            f"The adapter {folder} {what}.",
+            hint="Give the folder of a LoRA adapter: adapter_config.json and adapter_model.safetensors.",
+            path=folder,
+        )
 
 
 def graph_folder(spec: ModelSpec) -> Path | None:
     """The folder of a model that is run as it is, without an import; None for weights to import."""
     places = (source.path for source in spec.sources if isinstance(source, FileSource))
     return next((place for place in places if spec.adapter is None and has_graphs(place)), None)
+
+
+def judge_folder(spec: ModelSpec) -> Path | None:
+    """The folder of a judge model; None for models that generate."""
+    folder = graph_folder(spec)
+    return folder if folder and (spec.task == "judge" or is_judge_folder(folder)) else None
 
 
 def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | None = None) -> Path:
@@ -148,6 +189,9 @@ def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | 
         ModelFileError: it cannot be read or imported.
     """
     local = on_this_machine(spec, dtype, progress=progress, offline=offline)
+    if folder := judge_folder(local):
+        open_judge(folder, dtype).close()
+        return folder
     if graphs := graph_folder(local):
         _open_graphs(spec, graphs, dtype, progress=progress, offline=offline).backend.close()
         return graphs
@@ -156,7 +200,9 @@ def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | 
     if entry.is_complete():
         return entry.path
     source = sources.fetch(local, progress=progress, offline=offline)
-    info: dict[str, object] = {"model": spec.key, "dtype": target}
+    info: dict[str, object] = {"model": spec.key, "dtype": target, "origin": spec.origin}
+    if spec.adapter is not None:
+        info["adapter"] = str(spec.adapter)
     with store.building(entry, info=info, on_wait=lambda text: progress.note(text, model=spec.key)) as folder:
         if folder is not None:
             _check_hash(local, source)
@@ -217,26 +263,35 @@ def load(
     fallback = settings.get("fallback", fallback)
     started = time.perf_counter()
 
-    def open_on(attempt: Attempt) -> Opened:
+    def open_on(attempt: Attempt) -> _Ready:
         residents.require_sound(attempt.backend)
         if attempt.backend == "onnx":
             return _open_onnx(spec, chosen_dtype, attempt.device, threads, progress, offline)
-        other_dtype = settings.get("dtype", dtype) or "auto"
-        return open_other(
+        opened = open_other(
             spec,
             attempt,
-            other_dtype,
+            settings.get("dtype", dtype) or "auto",
             threads=threads,
             fingerprint=_fingerprint,
             check=_check_hash,
             progress=progress,
             offline=offline,
         )
+        return _ready(opened, spec)
 
     placed = place(
         wish, open_on, model=spec.key, dtype=chosen_dtype, memory=FAILURES, fallback=bool(fallback)
     )
-    opened = placed.opened
+    runner, folder, skipped = placed.opened
+    if isinstance(runner, Judge):
+        spec = replace(spec, task="judge")
+    residents.add(spec.key, runner)
+    progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
+    load_s = time.perf_counter() - started
+    return Loaded(spec, runner, folder, load_s, skipped, wish.asked, placed.failures)
+
+
+def _ready(opened: Opened, spec: ModelSpec) -> _Ready:
     engine = Engine(
         opened.backend,
         opened.tokenizer,
@@ -244,10 +299,7 @@ def load(
         cache_bytes=settings.get("cache_bytes"),
         identity=lambda: {"model": spec.key, "build": opened.build()},
     )
-    residents.add(spec.key, engine)
-    progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
-    load_s = time.perf_counter() - started
-    return Loaded(spec, engine, opened.folder, load_s, opened.skipped, wish.asked, placed.failures)
+    return _Ready(engine, opened.folder, opened.skipped)
 
 
 def _open_onnx(
@@ -257,20 +309,24 @@ def _open_onnx(
     threads: int | None,
     progress: Progress,
     offline: bool | None,
-) -> Opened:
+) -> _Ready:
     local = on_this_machine(spec, dtype, progress=progress, offline=offline)
+    if judge := judge_folder(local):
+        return _Ready(open_judge(judge, dtype, threads=threads), judge)
     if graphs := graph_folder(local):
         opened = _open_graphs(
             spec, graphs, dtype, threads=threads, progress=progress, offline=offline, device=device
         )
         build = lambda: digest(_marks(graphs))  # noqa: E731
-        return Opened(opened.backend, opened.tokenizer, opened.eos_ids, graphs, build, opened.skipped)
+        parts = Opened(opened.backend, opened.tokenizer, opened.eos_ids, graphs, build, opened.skipped)
+        return _ready(parts, spec)
     folder = prepare(local, dtype, progress=progress, offline=offline)
     backend, eos_ids = _open(folder, threads=threads, device=device)
     if device != CPU:
         check_on_cpu(backend, lambda: _open(folder, threads=threads)[0])
     tokenizer = Tokenizer.from_folder(folder)
-    return Opened(backend, tokenizer, (*eos_ids, *tokenizer.end_ids()), folder, lambda: folder.name)
+    ends = (*eos_ids, *tokenizer.end_ids())
+    return _ready(Opened(backend, tokenizer, ends, folder, lambda: folder.name), spec)
 
 
 def _open_graphs(
@@ -289,6 +345,8 @@ def _open_graphs(
     except DeviceError:
         raise
     except (ModelFileError, BackendError) as error:
+        from tinykit import hub
+
         source = spec.sources[0]
         copy = hub.locate(source, dtype) if isinstance(source, HubSource) and dtype == "auto" else None
         tried = list(getattr(error, "skipped", ())) or [Skipped(copy.dtype if copy else dtype, error.message)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,23 @@ from tinykit.errors import UnsupportedModelError
 Task = Literal["chat", "judge"]
 Group = Literal["title", "memory", "judge", "chat"]
 BackendName = Literal["onnx", "mlx"]
+
+DTYPES = (
+    "auto", "fp32", "fp16", "q8", "int8", "uint8", "q4", "q4f32", "bnb4", "q4f16",
+    "q2", "q2f16", "q1", "q1f16",
+)  # fmt: skip
+
+WEIGHTS = "weights"  # asked for instead of a precision: float weights, for an adapter or a training
+
+_REPO = re.compile(
+    r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95})(@(?P<revision>[\w./-]+))?(:(?P<gguf>[\w./-]+))?",
+    re.ASCII,
+)
+# the address of a file on the hub's pages
+_FILE_PAGE = re.compile(
+    r"(?P<repo>[\w.-]+/[\w.-]+)/(?:blob|resolve)/(?P<revision>[\w.-]+)/(?P<gguf>[\w./-]+\.gguf)", re.ASCII
+)
+_HUB_PREFIXES = ("hf://", "https://huggingface.co/", "https://hf.co/")
 
 
 @dataclass(frozen=True)
@@ -62,6 +80,24 @@ class HubSource:
         """The repo, with its revision and chosen file if there are any: `owner/name@revision:Q4_K_M`."""
         revision = f"@{self.revision}" if self.revision else ""
         return f"{self.repo}{revision}{f':{self.gguf}' if self.gguf else ''}"
+
+
+def hub_source(name: str) -> HubSource | None:
+    """The source for `owner/name`, also with `@revision` or `:Q4_K_M`, or for an address on the hub."""
+    for prefix in _HUB_PREFIXES:
+        name = name.removeprefix(prefix)
+    match = _REPO.fullmatch(name.rstrip("/")) or _FILE_PAGE.fullmatch(name)
+    return HubSource(match["repo"], match["revision"], gguf=match["gguf"] or "") if match else None
+
+
+def graphs_only(where: str | Path) -> UnsupportedModelError:
+    """The error for a repo or folder of graphs that an adapter or a training is asked for."""
+    return UnsupportedModelError(
+        f"{where} holds ONNX graphs only; adapters are merged into, and trained on, float weights",
+        hint="Take the original model with its safetensors; the page of the graphs names it as base model.",
+        path=None,
+        where=str(where),
+    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from tinykit import settings
-from tinykit.displays import Bar, Display, Events, Lines, NotebookBar
+from tinykit.displays import QUIET_S, Bar, Display, Events, Lines, NotebookBar
 from tinykit.events import ProgressEvent, subscribe, tell
 
 __all__ = ["FileCounter", "Progress", "ProgressEvent", "Stage", "size_text", "subscribe"]
@@ -50,6 +50,11 @@ class Stage:
     def elapsed_s(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self.started_s
+
+    @property
+    def is_telling(self) -> bool:
+        """True if the end is worth a sentence: it took a while, and something was there to be done."""
+        return self.elapsed_s >= QUIET_S and (self.count > 0 or self.total is not None)
 
     @property
     def percent(self) -> int | None:

@@ -8,6 +8,7 @@ class Reason(StrEnum):
     """What happened to a title on its way; `explanation` says it in a sentence."""
 
     NO_TASK = "no_task"
+    NO_TEXT = "no_text"
     NO_TITLE = "no_title"
     EMPTY = "empty"
     CANCELLED = "cancelled"
@@ -46,6 +47,7 @@ class Reason(StrEnum):
 
 _EXPLANATIONS = {
     Reason.NO_TASK: "The message is a greeting, thanks or a test, so no title was asked for.",
+    Reason.NO_TEXT: "The message has no visible character, so there is nothing to title.",
     Reason.NO_TITLE: "The model answered that the message needs no title.",
     Reason.EMPTY: "No letter or digit was left.",
     Reason.FAILED: "The title could not be asked for.",

@@ -98,6 +98,8 @@ class Recipe:
         max_words: A title of more words is rejected.
         min_words: With candidates, a title of fewer words is let go on; half the message's words suffice.
         candidates: Answers to try at most until one passes all checks; 1 takes the first as it is.
+        branches: Alternatives of the first answer to choose from as well, where the model was least sure: the
+            one that says most for its likelihood comes first.
         languages: Which messages the model is asked about; for others the first words are the title.
         fallback: What to do when none passed: "none" takes the best of them, "first-words" the message's.
     """
@@ -116,6 +118,7 @@ class Recipe:
     max_words: int = 12
     min_words: int = 1
     candidates: int = 1
+    branches: int = 0
     languages: Languages = "any"
     fallback: Fallback = "none"
 
@@ -143,6 +146,7 @@ class Recipe:
         _check_number("max_words", self.max_words, 1, 200)
         _check_number("min_words", self.min_words, 1, self.max_words)
         _check_number("candidates", self.candidates, 1, 16)
+        _check_number("branches", self.branches, 0, 16)
         _check_choice("languages", self.languages, get_args(Languages))
         _check_choice("fallback", self.fallback, get_args(Fallback))
 
@@ -216,6 +220,7 @@ RECIPES: dict[str, Recipe] = {
         preparation=Preparation(style="focus", max_chars=700),
         min_words=5,
         candidates=4,
+        branches=3,
         languages="english",
         fallback="first-words",
     ),

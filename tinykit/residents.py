@@ -14,6 +14,7 @@ from tinykit.errors import RestartNeededError
 
 if TYPE_CHECKING:
     from tinykit.generation.engine import Engine
+    from tinykit.generation.judging import Judge
 
 
 class Resident(NamedTuple):
@@ -27,39 +28,39 @@ class Resident(NamedTuple):
 
 
 _lock = threading.Lock()
-_engines: weakref.WeakKeyDictionary[Engine, str] = weakref.WeakKeyDictionary()
+_runners: weakref.WeakKeyDictionary[Engine | Judge, str] = weakref.WeakKeyDictionary()
 _poisoned: dict[str, str] = {}  # by library: what its failed release said
 
 
 def loaded() -> tuple[Resident, ...]:
     """Every model that this process holds in memory, oldest first."""
     with _lock:
-        held = list(_engines.items())
-    return tuple(_resident(model, engine) for engine, model in held)
+        held = list(_runners.items())
+    return tuple(_resident(model, runner) for runner, model in held)
 
 
-def _resident(model: str, engine: Engine) -> Resident:
-    info = engine.backend.info
-    return Resident(
-        model, info.backend, info.device, info.dtype, info.weights_bytes + engine.cache.size_bytes
-    )
+def _resident(model: str, runner: Engine | Judge) -> Resident:
+    info = runner.backend.info
+    cache = getattr(runner, "cache", None)  # a judge keeps nothing
+    kept_bytes = 0 if cache is None else cache.size_bytes
+    return Resident(model, info.backend, info.device, info.dtype, info.weights_bytes + kept_bytes)
 
 
-def add(model: str, engine: Engine) -> None:
+def add(model: str, runner: Engine | Judge) -> None:
     """Count a model among the loaded ones until it is released or nobody holds it any more."""
     with _lock:
-        _engines[engine] = model
+        _runners[runner] = model
 
 
-def release(engine: Engine) -> None:
+def release(runner: Engine | Judge) -> None:
     """Release a model's memory. Whether that works or not, the model does not count as loaded afterwards.
 
     Raises:
         RestartNeededError: the library failed; nothing more can be loaded with it in this process.
     """
-    library = engine.backend.info.backend
+    library = runner.backend.info.backend
     try:
-        engine.close()
+        runner.close()
     except Exception as error:
         said = " ".join((str(error) or type(error).__name__).split())
         with _lock:
@@ -67,7 +68,7 @@ def release(engine: Engine) -> None:
         raise _restart_needed(library, said) from error
     finally:
         with _lock:
-            _engines.pop(engine, None)
+            _runners.pop(runner, None)
 
 
 def require_sound(library: str) -> None:

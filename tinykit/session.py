@@ -11,28 +11,31 @@ from typing import Any, Self
 
 from tinykit import settings
 from tinykit.answers import Answers
-from tinykit.backends.base import BackendInfo
+from tinykit.backends.base import BackendInfo, EncoderInfo
 from tinykit.checkpoints import checked_plan
+from tinykit.choosing import Choosing
 from tinykit.errors import ClosedError, OptionError
 from tinykit.failures import FailedRun
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task
 from tinykit.generation.engine import Engine
+from tinykit.generation.judging import Judge
 from tinykit.language import is_english
-from tinykit.loading import DEFAULT_MODEL, FAILURES, Loaded, checked_dtype, load
+from tinykit.loaded_model import Loaded, not_for_text
+from tinykit.loading import DEFAULT_MODEL, FAILURES, checked_dtype, load
 from tinykit.many import as_list, checked_count, run_in_order, title_or_failure
 from tinykit.progress import Progress, ProgressEvent
 from tinykit.reasons import Reason, Step
 from tinykit.recipes import DEFAULT_RECIPE, Recipe, get_recipe
 from tinykit.registry import ModelSpec, get_model
 from tinykit.residents import release
-from tinykit.titles import has_task, prepare_conversation
+from tinykit.titles import has_task, has_text, prepare_conversation
 from tinykit.titling import Title, first_words_title, fixed_prefix, model_title, no_task, title_task
 from tinykit.tokenizer import Message, as_messages
 
 RECIPE_NAME = "recipe.json"  # in an adapter's folder: the recipe that it was trained for
 
 
-class TinySession(Answers):
+class TinySession(Answers, Choosing):
     """A tiny language model, ready to title, chat and complete.
 
     Args:
@@ -106,12 +109,20 @@ class TinySession(Answers):
             return self._loaded[spec.key]
 
     def _chat_engine(self) -> Engine:
-        """The engine for chats: a model that was trained for titles alone has another for them."""
+        if self.spec.task == "judge":
+            raise not_for_text(self.spec)
+        return self._chooser().engine
+
+    def _chooser(self) -> Loaded:
+        """The model for chats and choices: one that was trained for titles alone has another for them."""
         chat_model = self.spec.chat_model
-        return self._load(get_model(chat_model) if chat_model else self.spec).engine
+        return self._load(get_model(chat_model) if chat_model else self.spec)
 
     def _engines(self) -> list[Engine]:
-        return [loaded.engine for loaded in list(self._loaded.values())]
+        return [loaded.engine for loaded in list(self._loaded.values()) if not loaded.is_judge]
+
+    def _judges(self) -> list[Judge]:
+        return [loaded.judge for loaded in list(self._loaded.values()) if loaded.is_judge]
 
     @property
     def load_s(self) -> float:
@@ -119,9 +130,9 @@ class TinySession(Answers):
         return sum(loaded.load_s for loaded in self._loaded.values())
 
     @property
-    def info(self) -> BackendInfo:
+    def info(self) -> BackendInfo | EncoderInfo:
         """What the session's model runs on, read back from the library; loads it if need be."""
-        return self.load().engine.backend.info
+        return self.load().info
 
     @property
     def failures(self) -> tuple[FailedRun, ...]:
@@ -242,7 +253,7 @@ class TinySession(Answers):
         errors = []
         for loaded in list(self._loaded.values()):
             try:
-                release(loaded.engine)
+                release(loaded.runner)
             except Exception as error:
                 errors.append(error)
         self._loaded = {}
@@ -262,7 +273,7 @@ class TinySession(Answers):
             state = "closed" if self._is_closed else "not loaded"
             return f"<TinySession {self.spec.key}, {state}>"
         loaded = self._loaded[self.spec.key]
-        info = loaded.engine.backend.info
+        info, does = loaded.info, "a judge" if loaded.is_judge else f"titles by {self.recipe.name}"
         place = info.device
         if place == "cpu" and loaded.asked not in ("auto", "cpu"):
             place += f", not {loaded.asked}"
@@ -270,12 +281,14 @@ class TinySession(Answers):
             place += f" with {info.device_share:.0%} of the work"
         return (
             f"<TinySession {self.spec.key} {info.dtype} on {place} "
-            f"({info.backend}, {info.threads} threads), titles by {self.recipe.name}>"
+            f"({info.backend}, {info.threads} threads), {does}>"
         )
 
 
 def _without_model(message: str, recipe: Recipe) -> Title | None:
     """The title of a message that no model need be asked about."""
+    if not has_text(message):
+        return Title(None, "", (Step(Reason.NO_TEXT),), recipe.name)
     if not has_task(message):
         return no_task(recipe)
     if recipe.method == "first-words":

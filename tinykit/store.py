@@ -8,7 +8,6 @@ swept away by the next one that builds the same thing. Nothing outside the home 
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
 import hashlib
 import json
@@ -24,8 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinykit import settings
-from tinykit.errors import CacheError, ChecksumError, DiskSpaceError, OptionError
-from tinykit.progress import size_text
+from tinykit.disk import as_cache_error as as_cache_error
+from tinykit.disk import as_space_error, has_no_flock
+from tinykit.disk import require_space as require_space
+from tinykit.disk import space_error as space_error
+from tinykit.errors import CacheError, ChecksumError, OptionError
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -35,8 +37,6 @@ MARKER = "complete.json"
 _TEMPORARY = ".tmp-"
 _LOCK_TIMEOUT_S = 1800.0
 _LOCK_POLL_S = 0.2
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 _MAX_NAME_CHARS = 100
 
 
@@ -47,16 +47,31 @@ class Entry:
     path: Path
 
     def is_complete(self) -> bool:
-        """True if the marker is there and each file that it lists has its size."""
+        """True if the marker and all files that it lists are there, and no check found them damaged."""
+        return self._is_whole() and not self.is_damaged
+
+    @property
+    def is_damaged(self) -> bool:
+        """True if a check found a changed file; the entry is then made again when it is needed next."""
         try:
-            files = self._marker()["files"].items()
-            return all((self.path / name).stat().st_size == facts["size_bytes"] for name, facts in files)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return bool(self._marker().get("damaged", False))
+        except (OSError, ValueError, AttributeError):
             return False
 
+    def mark(self, *, damaged: bool) -> None:
+        """Note that a check found this entry damaged, or intact after all.
+
+        Raises:
+            CacheError: The marker cannot be written.
+        """
+        with as_cache_error(self.path):
+            fresh = self.path / f"{MARKER}{_TEMPORARY}{os.getpid()}"
+            fresh.write_text(json.dumps({**self._marker(), "damaged": damaged}, indent=1), encoding="utf-8")
+            fresh.replace(self.path / MARKER)
+
     def info(self) -> dict[str, Any]:
-        """What the builder noted about this entry; empty if it is not complete."""
-        info = self._marker().get("info") if self.is_complete() else None
+        """What the builder noted about this entry; empty if it is not there with all its files."""
+        info = self._marker().get("info") if self._is_whole() else None
         return info if isinstance(info, dict) else {}
 
     def verify(self) -> None:
@@ -75,7 +90,7 @@ class Entry:
             if actual != facts["sha256"]:
                 raise ChecksumError(
                     f"{path} has changed: its sha256 is {actual}, expected {facts['sha256']}",
-                    hint=f"Remove the folder {self.path}, then it is made again.",
+                    hint="It is made again when the model is used next.",
                     expected=facts["sha256"],
                     actual=actual,
                     path=path,
@@ -93,6 +108,13 @@ class Entry:
         if self.path.exists():
             with locked(self), as_cache_error(self.path):
                 _discard(self.path)
+
+    def _is_whole(self) -> bool:
+        try:
+            files = self._marker()["files"].items()
+            return all((self.path / name).stat().st_size == facts["size_bytes"] for name, facts in files)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return False
 
     def _marker(self) -> dict[str, Any]:
         marker: dict[str, Any] = json.loads((self.path / MARKER).read_text(encoding="utf-8"))
@@ -137,11 +159,16 @@ def safe_name(name: str) -> str:
     return f"{safe.replace(_TEMPORARY, '_')}-{digest}"
 
 
-def entries() -> list[Entry]:
-    """All complete entries, in the order of their paths."""
+def entries(*, damaged: bool = False) -> list[Entry]:
+    """All complete entries, in the order of their paths; with `damaged` also those marked as such."""
     found = (Entry(path.parent) for path in home().rglob(MARKER))
     return sorted(
-        (e for e in found if _TEMPORARY not in str(e.path.relative_to(home())) and e.is_complete()),
+        (
+            e
+            for e in found
+            if _TEMPORARY not in str(e.path.relative_to(home()))
+            and (e.is_complete() or (damaged and e.is_damaged))
+        ),
         key=lambda e: e.path,
     )
 
@@ -180,7 +207,7 @@ def building(
             require_space(entry.path, needed_bytes)
             folder = _new_folder(entry)
         try:
-            with _as_space_error(entry.path, needed_bytes):
+            with as_space_error(entry.path, needed_bytes):
                 yield folder
             with as_cache_error(entry.path):
                 _seal(folder, info or {})
@@ -202,12 +229,6 @@ def named_owner(entry: Entry) -> Iterator[None]:
         yield
     finally:
         name.unlink(missing_ok=True)
-
-
-def require_space(path: Path, needed_bytes: int) -> None:
-    """Raise DiskSpaceError if the disk that holds this path has less room than this."""
-    if needed_bytes > _free_bytes(path):
-        raise space_error(path, needed_bytes)
 
 
 def sha256(path: Path) -> str:
@@ -244,7 +265,7 @@ def locked(
         try:
             _acquire(lock, entry, timeout_s, on_wait, what)
         except (OSError, NotImplementedError) as exc:
-            if not _has_no_flock(exc):
+            if not has_no_flock(exc):
                 raise
             warnings.warn(
                 f"{path.parent} has no file locks ({exc}); a plain lock file is used instead", stacklevel=4
@@ -281,10 +302,6 @@ def _acquire(
             hint="Wait for it or end it, then try again.",
             path=entry.path,
         ) from exc
-
-
-def _has_no_flock(exc: Exception) -> bool:
-    return isinstance(exc, NotImplementedError) or getattr(exc, "errno", None) in _NO_FLOCK
 
 
 def _new_folder(entry: Entry) -> Path:
@@ -345,54 +362,3 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-@contextmanager
-def _as_space_error(path: Path, needed_bytes: int) -> Iterator[None]:
-    try:
-        yield
-    except OSError as exc:
-        if exc.errno not in _NO_SPACE:
-            raise
-        raise space_error(path, needed_bytes) from exc
-
-
-@contextmanager
-def as_cache_error(path: Path) -> Iterator[None]:
-    """Turn what the system says about files here into CacheError and DiskSpaceError."""
-    try:
-        with _as_space_error(path, 0):
-            yield
-    except (CacheError, DiskSpaceError):
-        raise
-    except OSError as exc:
-        if _has_no_flock(exc):
-            raise
-        raise CacheError(
-            f"The cache folder {path.parent} cannot be used: {exc.strerror or exc}",
-            hint=f"Set {_variable(path)} to a folder that you can write to.",
-            path=path,
-        ) from exc
-
-
-def _free_bytes(path: Path) -> int:
-    existing = next((parent for parent in (path, *path.parents) if parent.exists()), Path())
-    return shutil.disk_usage(existing).free
-
-
-def _variable(path: Path) -> str:
-    """The variable that moves the cache which holds this path."""
-    return "TINYKIT_HOME" if path.is_relative_to(home()) else "HF_HOME"
-
-
-def space_error(path: Path, needed_bytes: int) -> DiskSpaceError:
-    """The error for a disk without room for this path, with what is needed and what is free."""
-    free_bytes = _free_bytes(path)
-    needed = f"{size_text(needed_bytes)} needed, " if needed_bytes else ""
-    return DiskSpaceError(
-        f"No room on the disk for {path}: {needed}{size_text(free_bytes)} free",
-        hint=f"Free some space, or set {_variable(path)} to a folder on another disk.",
-        needed_bytes=needed_bytes,
-        free_bytes=free_bytes,
-        path=path,
-    )

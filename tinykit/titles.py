@@ -48,6 +48,11 @@ _THINKING = re.compile(
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[:;][()DP])\s+|(?<=[。！？])|\n")
 
 
+def has_text(message: str) -> bool:
+    """Whether a message holds a character that one can see: no blank, control or format character."""
+    return any(char.isprintable() and not char.isspace() for char in message)
+
+
 def has_task(message: str) -> bool:
     """Whether a message asks for anything that a title could name.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from tinykit import checks, titles
 from tinykit.errors import TinykitError
@@ -12,11 +14,21 @@ from tinykit.generation.batch import Task, run_task
 from tinykit.generation.cache import shared_prefix
 from tinykit.generation.engine import Engine
 from tinykit.generation.request import GenerationOptions, Request
-from tinykit.generation.result import Completion
+from tinykit.generation.result import Completion, Usage
 from tinykit.reasons import Reason, Step, explain
 from tinykit.recipes import MIN_MESSAGE_CHARS, Recipe
 from tinykit.scripts import count_words
 from tinykit.tokenizer import Message, Tokenizer
+from tinykit.wordlists import SMALL_WORDS
+
+_UNSURE = 1.0  # branches leave the first answer where another token is nearly as likely: by this log-ratio
+_CHOICES = 3  # tokens that are looked at in one place
+_LETTER_WORTH = 0.3  # in units of log-probability
+_MOST_WORDS = 7  # of an alternative, unless the first answer is longer
+_SHORT_CHARS = 120  # a greeting or a thank-you with a few words around it; a longer text is about something
+_WORD = re.compile(r"[^\W_]+")
+
+TokenIds = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -30,6 +42,7 @@ class Title:
         recipe: Name of the recipe.
         completion: The model's completion with usage and timings, None if it was not asked.
         error: What went wrong with this one of many.
+        usage: Tokens of all answers that were looked at, this one's and the others'; None if none was.
     """
 
     text: str | None
@@ -38,6 +51,7 @@ class Title:
     recipe: str
     completion: Completion | None = None
     error: TinykitError | None = None
+    usage: Usage | None = None
 
     def __str__(self) -> str:
         return self.text or ""
@@ -72,48 +86,197 @@ def title_task(
     engine: Engine, message: str, recipe: Recipe, prefix_tokens: int, *, exact: bool = False
 ) -> Task[Title]:
     """The same as a task: what it asks the model may be run together with other titles' questions."""
-    prompt_ids = _fitting_prompt(engine, message, recipe)
-    slot = f"title {next(_numbers)}"  # keeps the prompt's state for further candidates
-    best: Title | None = None
-    least = (0, 0)
-    steps: list[Step] = []
-    answer: tuple[int, ...] = ()
-    banned: dict[tuple[int, ...], set[int]] = {}  # by the beginning that is kept: what may not follow
+    asking = Asking(engine, message, recipe, prefix_tokens, exact=exact)
+    choice = _Choice(message, recipe)
     try:
-        for _ in range(recipe.candidates):
-            begun = answer[: _fault(engine.tokenizer, answer, message, recipe)]
+        scored = yield from asking.answers()
+        if not any(map(choice.is_settled_by, _ranked(scored, message))):
+            yield from asking.mended(scored[0][1], choice.is_settled_by)
+    finally:
+        asking.close()
+    return replace(choice.title(), usage=_total(asking.usages))
+
+
+class Asking:
+    """All that a model is asked about one message; the state of the prompt is kept until it is closed."""
+
+    def __init__(
+        self, engine: Engine, message: str, recipe: Recipe, prefix_tokens: int, *, exact: bool = False
+    ) -> None:
+        self.usages: list[Usage] = []
+        self._engine = engine
+        self._message = message
+        self._recipe = recipe
+        self._prefix_tokens = prefix_tokens
+        self._exact = exact
+        self._prompt_ids = _fitting_prompt(engine, message, recipe)
+        self._slot = f"title {next(_numbers)}"
+
+    def close(self) -> None:
+        """Forget the prompt's state."""
+        self._engine.slots.free(self._slot)
+
+    def answers(self) -> Task[list[tuple[float, Title]]]:
+        """The greedy answer, then those that leave it where the model was least sure, with their likelihoods.
+
+        The likeliest turn comes first, but they are asked for from the last place on, so that the state only
+        rolls back. An alternative is over once a stop text begins. A reply that is no title has none.
+        """
+        tokenizer, recipe = self._engine.tokenizer, self._recipe
+        first = yield from self._ask((), logprobs=_CHOICES if recipe.branches else None)
+        title = self._read((), first)
+        stops = [tokenizer.decode(tokenizer.encode(stop)[:1]) for stop in recipe.stop]
+        is_whole = title.text is not None and first.finish_reason != "cancelled"
+        forks = _forks(first, recipe.branches, self._engine.eos_ids) if is_whole else []
+        found: dict[_Fork, tuple[float, Title]] = {}
+        for fork in sorted(forks, key=lambda fork: (-fork.at, fork.gap)):
+            begun = first.token_ids[: fork.at]
+            other = yield from self._ask(begun, fork.better, stops, logprobs=0)
+            if other.finish_reason == "cancelled":
+                break
+            logprobs = [token.logprob for token in (*first.logprobs[: fork.at], *other.logprobs)]
+            found[fork] = sum(logprobs), self._read(begun, other)
+        logprob = sum(token.logprob for token in first.logprobs)
+        return [(logprob, title), *(found[fork] for fork in forks if fork in found)]
+
+    def mended(self, first: Title, is_settled_by: Callable[[Title], bool]) -> Task[None]:
+        """Answers that leave the last one where its first fault begins, until one settles the matter."""
+        assert first.completion is not None
+        answer = first.completion.token_ids
+        banned: dict[TokenIds, set[int]] = {}  # by the beginning that is kept: what may not follow
+        for _ in range(self._recipe.candidates - 1):
+            begun = answer[: _fault(self._engine.tokenizer, answer, self._message, self._recipe)]
             if begun != answer:
                 banned.setdefault(begun, set()).add(answer[len(begun)])
             barred = banned.get(begun, set())
-            if best is not None and not answer:  # it ended at once: it shall say something
-                barred = barred | engine.eos_ids
-            options = GenerationOptions(
-                max(1, recipe.max_tokens - len(begun)),
-                recipe.stop,
-                exact=exact,
-                banned_first=frozenset(barred),
-            )
-            completion = yield Request((*prompt_ids, *begun), options, prefix_tokens, slot)
+            # what ended at once shall say something
+            completion = yield from self._ask(begun, barred if answer else barred | self._engine.eos_ids)
             answer = (*begun, *completion.token_ids)
-            candidate = _candidate(engine, message, recipe, begun, completion)
-            if completion.finish_reason == "cancelled":
-                return replace(candidate, why=(*steps, *candidate.why))
-            problems = _problems(candidate, message, recipe) if recipe.candidates > 1 else ()
-            # that it is short is no untruth: it speaks against a title, but brings no fallback
-            weight = (sum(reason is not Reason.TOO_SHORT for reason in problems), len(problems))
-            if best is None or weight < least:
-                best, least = candidate, weight
-            if not problems:
-                break
-            steps += [Step(reason, candidate.text) for reason in problems]
-    finally:
-        engine.slots.free(slot)
-    assert best is not None
-    if least[0] and recipe.fallback == "first-words":
-        words = first_words_title(message, recipe)
-        fallback = Step(Reason.FALLBACK, best.text, words.text)
-        return replace(best, text=words.text, why=(*steps, fallback, *words.why))
-    return replace(best, why=(*steps, *best.why))
+            if is_settled_by(self._read(begun, completion)):
+                return
+
+    def _ask(
+        self,
+        begun: TokenIds,
+        banned: Collection[int] = (),
+        stop: Sequence[str] | None = None,
+        logprobs: int | None = None,
+    ) -> Task[Completion]:
+        options = GenerationOptions(
+            max(1, self._recipe.max_tokens - len(begun)),
+            self._recipe.stop if stop is None else tuple(stop),
+            logprobs=logprobs,
+            exact=self._exact,
+            banned_first=frozenset(banned),
+        )
+        completion = yield Request((*self._prompt_ids, *begun), options, self._prefix_tokens, self._slot)
+        self.usages.append(completion.usage)
+        return completion
+
+    def _read(self, begun: TokenIds, completion: Completion) -> Title:
+        """The title in an answer that went on from the tokens `begun`."""
+        raw = self._engine.tokenizer.decode(begun) + completion.text
+        finish_reason = completion.finish_reason
+        found = extract(raw, source=self._message, recipe=self._recipe, finish_reason=finish_reason)
+        return Title(found.text, raw, found.why, self._recipe.name, completion)
+
+
+class _Choice:
+    """The candidates for one message so far."""
+
+    def __init__(self, message: str, recipe: Recipe) -> None:
+        self._message = message
+        self._recipe = recipe
+        self._best: Title | None = None
+        self._least = (0, 0)  # what speaks against the best
+        self._steps: list[Step] = []
+
+    def is_settled_by(self, candidate: Title) -> bool:
+        """Weigh a candidate; whether no other need be asked for."""
+        problems = _problems(candidate, self._message, self._recipe) if self._recipe.candidates > 1 else ()
+        is_cancelled = candidate.completion is not None and candidate.completion.finish_reason == "cancelled"
+        # that it is short is no untruth: it speaks against a title, but brings no fallback
+        weight = (sum(reason is not Reason.TOO_SHORT for reason in problems), len(problems))
+        if is_cancelled:
+            weight = (0, 0)
+        if self._best is None or is_cancelled or weight < self._least:
+            self._best, self._least = candidate, weight
+        if not problems or is_cancelled:
+            return True
+        self._steps += [Step(reason, candidate.text) for reason in problems]
+        return False
+
+    def title(self) -> Title:
+        """The best candidate, or what the recipe falls back to."""
+        best = self._best
+        assert best is not None
+        if self._least[0] and self._recipe.fallback == "first-words":
+            words = first_words_title(self._message, self._recipe)
+            fallback = Step(Reason.FALLBACK, best.text, words.text)
+            return replace(best, text=words.text, why=(*self._steps, fallback, *words.why))
+        return replace(best, why=(*self._steps, *best.why))
+
+
+def _total(usages: Sequence[Usage]) -> Usage:
+    """All tokens that were spent on one message: its prompt once, and what was decoded for any candidate."""
+    return replace(
+        usages[0],
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        decode_steps=sum(usage.decode_steps for usage in usages),
+    )
+
+
+@dataclass(frozen=True, order=True)
+class _Fork:
+    """A place of the first answer where another token is nearly as likely; sorted by how much less it is."""
+
+    gap: float
+    at: int
+    token_id: int
+    better: frozenset[int] = field(compare=False)  # tokens that are likelier there
+
+
+def _forks(first: Completion, most: int, eos_ids: Collection[int]) -> list[_Fork]:
+    """The likeliest other turns that an answer could have taken."""
+    found = []
+    for at, token in enumerate(first.logprobs):
+        better = {token.token_id}
+        for token_id, logprob in token.top:
+            if token_id != token.token_id and token_id not in eos_ids:
+                found.append(_Fork(token.logprob - logprob, at, token_id, frozenset(better)))
+            better.add(token_id)
+    return sorted(fork for fork in found if 0 <= fork.gap < _UNSURE)[:most]
+
+
+def _ranked(scored: Sequence[tuple[float, Title]], message: str) -> list[Title]:
+    """Answers, the one first that says most for its likelihood; without those that are no title.
+
+    The first answer stays in any case.
+    """
+    first = scored[0][1]
+    most = max(_MOST_WORDS, count_words(first.text or ""))
+    fit = [
+        (logprob + _worth(title.text or "", message), title)
+        for logprob, title in scored
+        if title is first or (title.text and count_words(title.text) <= most)
+    ]
+    return [title for _, title in sorted(fit, key=lambda pair: -pair[0])]
+
+
+def _worth(title: str, message: str) -> float:
+    """How much a title says, to be added to its log-probability: its letters, twice those it has copied.
+
+    Without it the shortest answers would win, for each word makes an answer less likely. The weights were
+    chosen on pairs that the training never saw.
+    """
+    text = message.casefold()
+    known = set(_WORD.findall(text))
+    words = _WORD.findall(title.casefold())
+    content = [word for word in words if word not in SMALL_WORDS]
+    copied = [
+        word for word in content if word in known or (len(word) > 4 and word[: max(4, len(word) - 3)] in text)
+    ]
+    return _LETTER_WORTH * sum(map(len, [*content, *copied]))
 
 
 _numbers = itertools.count()
@@ -142,16 +305,6 @@ def title_prompt(tokenizer: Tokenizer, recipe: Recipe, user_turn: str) -> list[i
     return tokenizer.encode_chat([*system, Message("user", user_turn)], prefill=recipe.prefill)
 
 
-def _candidate(
-    engine: Engine, message: str, recipe: Recipe, begun: tuple[int, ...], completion: Completion
-) -> Title:
-    """The title in an answer that went on from the tokens `begun`."""
-    raw = engine.tokenizer.decode(begun) + completion.text
-    finish_reason = completion.finish_reason
-    found = extract(raw, source=message, recipe=recipe, finish_reason=finish_reason)
-    return Title(found.text, raw, found.why, recipe.name, completion)
-
-
 def _problems(candidate: Title, message: str, recipe: Recipe) -> tuple[Reason, ...]:
     """What speaks against a candidate; that the model wants no title counts only for a long message."""
     if candidate.text is not None:
@@ -164,9 +317,6 @@ def _problems(candidate: Title, message: str, recipe: Recipe) -> tuple[Reason, .
     reason = candidate.why[-1].reason
     is_believed = reason is Reason.NO_TITLE and len(message) <= _SHORT_CHARS
     return () if is_believed else (reason,)
-
-
-_SHORT_CHARS = 120  # a greeting or a thank-you with a few words around it; a longer text is about something
 
 
 def _fault(tokenizer: Tokenizer, answer: tuple[int, ...], message: str, recipe: Recipe) -> int:

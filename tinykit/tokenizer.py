@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import Container, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -70,6 +70,19 @@ def _as_message(message: Message | Mapping[str, str]) -> Message:
 def _shortened(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"
+
+
+def missing_tokenizer(folder: Path) -> ModelFileError:
+    """The error for a model folder without `tokenizer.json`, with where to get it."""
+    old = [name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (folder / name).is_file()]
+    hint = f"Copy it from the page of the model into {folder}"
+    if old:
+        hint += f"; or make it of {old[0]}: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    return ModelFileError(
+        f"{folder} has no tokenizer.json, so its text cannot be turned into tokens.",
+        hint=f"{hint}.",
+        path=folder,
+    )
 
 
 class Tokenizer:
@@ -158,6 +171,21 @@ class Tokenizer:
         names = (_token_text(self._config.get("eos_token")), *_TURN_ENDS)
         return tuple(dict.fromkeys(self._control_ids[name] for name in names if name in self._control_ids))
 
+    def turn_end_id(self) -> int | None:
+        """The token that ends a turn of a chat, or a document if there are no turns."""
+        names = (*_TURN_ENDS, _token_text(self._config.get("eos_token")))
+        return next((self._control_ids[name] for name in names if name in self._control_ids), None)
+
+    def named_token(self, name: str) -> tuple[str, int] | None:
+        """Text and id of what the configuration calls, for instance, ``mask_token``; None without one."""
+        text = _token_text(self._config.get(name))
+        index = self._raw.token_to_id(text) if text else None
+        return None if index is None else (text, int(index))
+
+    def encode_document(self, text: str) -> list[int]:
+        """As `encode`, but added tokens that are not special, such as HTML tags, are the tokens they are."""
+        return list(self._raw.encode(_without_surrogates(text), add_special_tokens=False).ids)
+
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; nothing is added, and control tokens in it stay text."""
         text = _without_surrogates(text)
@@ -187,19 +215,28 @@ class Tokenizer:
         Raises:
             OptionError: the model has no chat template, or the template cannot render these messages.
         """
+        return self.encode_answers(messages, [prefill])[0]
+
+    def encode_answers(self, messages: Sequence[Message], answers: Sequence[str]) -> list[list[int]]:
+        """Token ids of a chat followed by each of several answers, or by beginnings of answers.
+
+        Raises: as `encode_chat`.
+        """
         nonce = secrets.randbits(64)
         marks = {token: f"\ue000{nonce}.{index}\ue001" for token, index in self._control_ids.items()}
         hidden = [Message(m.role, self._replace(m.content, marks)) for m in messages]
-        rendered = self._render(hidden) + self._replace(prefill, marks)
+        rendered = self._render(hidden)
         shown = {mark: token for token, mark in marks.items()}
         unmark = re.compile(rf"\ue000{nonce}\.[0-9]+\ue001")
-        ids: list[int] = []
-        for piece in self._pieces(rendered):
+
+        @cache  # all pieces but the last are the same for every answer
+        def encoded(piece: str) -> list[int]:
             if piece in self._control_ids:
-                ids.append(self._control_ids[piece])
-            elif piece:
-                ids += self.encode(unmark.sub(lambda found: shown[found[0]], piece))
-        return ids
+                return [self._control_ids[piece]]
+            return self.encode(unmark.sub(lambda found: shown[found[0]], piece)) if piece else []
+
+        texts = (rendered + self._replace(answer, marks) for answer in answers)
+        return [[index for piece in self._pieces(text) for index in encoded(piece)] for text in texts]
 
     def _pieces(self, rendered: str) -> list[str]:
         """Control tokens and the texts between them, without the white space that control tokens swallow."""
@@ -366,23 +403,34 @@ class Detokenizer:
     """Token ids in, text out as soon as it is whole: never half a character."""
 
     def __init__(self, raw: RawTokenizer) -> None:
-        from tokenizers.decoders import DecodeStream
-
         self._raw = raw
-        self._stream = DecodeStream(skip_special_tokens=True)
-        self._ids: list[int] = []
-        self._emitted_chars = 0
+        self._shown: list[int] = []  # the ids of the last piece, since what follows depends on them
+        self._shown_text = ""
+        self._held: list[int] = []
 
     def feed(self, token_id: int) -> str:
         """The text that `token_id` completes; empty while a character is not whole."""
-        self._ids.append(token_id)
-        text = self._stream.step(self._raw, token_id) or ""
-        self._emitted_chars += len(text)
+        self._held.append(token_id)
+        text = self._held_text()
+        if not text or text.endswith("\ufffd"):  # perhaps the first bytes of a character
+            return ""
+        self._shown, self._held = self._held, []
+        self._shown_text = self._decode(self._shown)
         return text
 
     def flush(self) -> str:
         """What is left at the end, with U+FFFD for a character that never became whole."""
-        whole = str(self._raw.decode(self._ids, skip_special_tokens=True))
-        rest = whole[self._emitted_chars :]
-        self._emitted_chars = len(whole)
-        return rest
+        text = self._held_text()
+        self._shown, self._held, self._shown_text = [], [], ""
+        return text
+
+    def _held_text(self) -> str:
+        text = self._decode(self._shown + self._held)
+        if text.startswith(self._shown_text):
+            return text[len(self._shown_text) :]
+        # A byte that belongs to no character spoils all bytes before it in some vocabularies; what was shown
+        # cannot be taken back. tokenizers' own DecodeStream fails here.
+        return self._decode(self._held)
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return str(self._raw.decode(token_ids, skip_special_tokens=True))

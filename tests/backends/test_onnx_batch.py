@@ -36,7 +36,7 @@ def same_step(backend, batch, states, token_ids):
     """One step of the batch and of each sequence alone."""
     together = batch.forward(token_ids).copy()
     alone = np.concatenate([backend.forward([i], s).copy() for i, s in zip(token_ids, states, strict=True)])
-    np.testing.assert_allclose(together, alone, atol=1e-5)
+    np.testing.assert_allclose(together, alone, atol=1e-4)
 
 
 def test_rows_of_very_different_lengths_answer_as_they_do_alone(backend):
@@ -84,7 +84,7 @@ def test_state_that_was_added_goes_its_own_way(backend):
     batch.add(state)
     before = backend.forward([5], state.copy()).copy()
     backend.forward([9] * 3, state)
-    np.testing.assert_allclose(batch.forward([5, 5]), np.repeat(before, 2, axis=0), atol=1e-5)
+    np.testing.assert_allclose(batch.forward([5, 5]), np.repeat(before, 2, axis=0), atol=1e-4)
 
 
 def test_interrupted_step_leaves_all_rows_as_they_were(backend, monkeypatch):

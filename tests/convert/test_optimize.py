@@ -33,8 +33,7 @@ def logits_of(path, hints, *, shared=False, data=None):
     options = {"dtype": "x", "context_length": 512, "threads": 1, "shared_kv": shared}
     backend = OnnxBackend(path, hints=hints, data=data, **options)
     state = backend.new_state()
-    first = backend.forward(IDS, state).copy()
-    return np.stack([first, backend.forward([5], state), backend.forward([6, 7, 8], state)])
+    return np.stack([backend.forward(piece, state).copy() for piece in (IDS, [5], [6, 7, 8])])
 
 
 CASES = [
@@ -178,12 +177,12 @@ def test_last_logits_only_where_that_is_safe(nodes, more_outputs, changed):
         assert model.SerializeToString() == before
         return
     hidden = np.random.default_rng(0).standard_normal((1, 5, 3)).astype(np.float32)
-    all_of_it, last = (
-        onnxruntime.InferenceSession(data).run(["logits"], {"hidden": hidden})[0]
-        for data in (before, model.SerializeToString())
-    )
-    assert last.shape == (1, 1, 4)
-    np.testing.assert_allclose(last[0, 0], all_of_it[0, -1], rtol=1e-6)
+    (all_of_it,) = onnxruntime.InferenceSession(before).run(["logits"], {"hidden": hidden})
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for rows in (1, 3, 5):
+        (last,) = session.run(["logits"], {"hidden": hidden, "num_logits_to_keep": np.array([rows])})
+        assert last.shape == (1, rows, 4)
+        np.testing.assert_allclose(last[0], all_of_it[0, -rows:], rtol=1e-6)
 
 
 def nbits(level=None, bits=4, zeros=()):

@@ -10,15 +10,14 @@ from tinykit.titles import has_task
 from tinykit.tune.pairs import checked_pairs, read_pairs
 
 TRAINING = Path(__file__).parents[2] / "training"
+FILES = ("en", "other", "short", "more")
 
 pytestmark = pytest.mark.skipif(not TRAINING.is_dir(), reason="the folder training is not here")
 
 
 @pytest.fixture(scope="module")
 def pairs():
-    return [
-        pair for name in ("en", "other", "short") for pair in read_pairs(TRAINING / "pairs" / f"{name}.jsonl")
-    ]
+    return [pair for name in FILES for pair in read_pairs(TRAINING / "pairs" / f"{name}.jsonl")]
 
 
 def test_pairs_are_fit_to_train_on_and_unique(pairs):
@@ -47,7 +46,7 @@ def test_titles_are_in_the_house_style(pairs):
 
 
 def test_lines_hold_the_four_fields(pairs):
-    for name in ("en", "other", "short"):
+    for name in FILES:
         for line in (TRAINING / "pairs" / f"{name}.jsonl").read_text(encoding="utf-8").strip().split("\n"):
             row = json.loads(line)
             assert list(row) == ["message", "title", "language", "category"]

@@ -148,3 +148,17 @@ class Backend(Protocol):
     def close(self) -> None:
         """Release the model's memory; closing twice is harmless."""
         ...
+
+
+@dataclass(frozen=True)
+class EncoderInfo:
+    """What a loaded judge model runs on, read back from the library."""
+
+    backend: str
+    device: str
+    providers: tuple[str, ...]
+    dtype: str
+    context_length: int
+    threads: int
+    device_share: float | None = 1.0
+    weights_bytes: int = 0

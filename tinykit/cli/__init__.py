@@ -47,7 +47,11 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         code = _failure("Interrupted.", _INTERRUPTED)
     except TinykitError as error:
-        code = _failure(f"Error: {error}" + (f"\n{error.hint}" if error.hint else ""), exit_code(error))
+        code = exit_code(error)
+        if _wants_json(arguments):
+            _json_error(error)
+        else:
+            _failure(f"Error: {error}" + (f"\n{error.hint}" if error.hint else ""), code)
     except OSError as error:
         where = error.filename or "Reading or writing failed"
         code = _failure(f"Error: {where}: {error.strerror or error}", _FAILED)
@@ -84,13 +88,32 @@ def _run(arguments: list[str] | None) -> int:
     try:
         code = cli.main(arguments, prog_name="tinykit", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        if _wants_json(arguments):
+            _json_error(error)
+        else:
+            error.show()
         return error.exit_code
     except click.Abort:
         raise KeyboardInterrupt from None
     except SystemExit:  # click's way out when the output's reader has left; its code means "no title"
         return _READER_LEFT
     return code if isinstance(code, int) else 0
+
+
+def _wants_json(arguments: list[str] | None) -> bool:
+    """Whether --json is among the options; after -- it is text."""
+    given = sys.argv[1:] if arguments is None else arguments
+    return "--json" in given[: given.index("--") if "--" in given else None]
+
+
+def _json_error(error: Exception) -> None:
+    """The error as a line of JSON, where a program looks for the result."""
+    import json
+
+    from tinykit.cli.results import error_fields
+
+    with suppress(OSError, ValueError):
+        sys.stdout.write(json.dumps({"error": error_fields(error)}, ensure_ascii=False) + "\n")
 
 
 def _accept_all_text() -> None:

@@ -34,7 +34,8 @@ cli.add_command(tune)
 def _session_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every command that uses a model."""
     options = (
-        click.option("-m", "--model", help="A key from 'tinykit models', or a .gguf file."),
+        click.option("-m", "--model", help="A key of 'tinykit models', a hub id, a .gguf file or a folder."),
+        click.option("-a", "--adapter", help="Folder of a LoRA adapter to merge into the model."),
         click.option("-d", "--device", callback=check_setting, help="Where to compute."),
         click.option("--dtype", help="Precision of the weights."),
         click.option("--threads", type=int, callback=check_setting, help="Threads to compute with."),
@@ -83,10 +84,30 @@ def title(
 
 
 def _message(words: tuple[str, ...]) -> str:
+    from tinykit.titles import has_text
+
     message = _read("-") if words == ("-",) else " ".join(words)
+    try:
+        message.encode("utf-8")
+    except UnicodeEncodeError as error:  # Python keeps a byte that is no text as a lone surrogate
+        before = message[: error.start].encode("utf-8", "surrogateescape")
+        raise _not_utf8("The message", ord(message[error.start]) & 0xFF, len(before)) from error
     if not message.strip():
         raise OptionError("The message is empty.", hint="Give some text.", name="text", value=message)
+    if not has_text(message):
+        raise OptionError(
+            f"The message has no visible character, only {_code_points(message)}.",
+            hint="Give some text.",
+            name="text",
+            value=message,
+        )
     return message
+
+
+def _code_points(text: str) -> str:
+    """The different invisible characters of a text, by number."""
+    found = [f"U+{ord(char):04X}" for char in dict.fromkeys(text) if not char.isspace()]
+    return ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
 
 
 def _lines(file: str) -> Iterator[str]:
@@ -107,12 +128,16 @@ def _read(file: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise OptionError(
-            f"{_named(file)} is not valid UTF-8: byte {data[error.start]:#04x} at position {error.start:,}.",
-            hint="Convert it first, for instance with: iconv -f LATIN1 -t UTF-8",
-            name="file",
-            value=file,
-        ) from error
+        raise _not_utf8(_named(file), data[error.start], error.start) from error
+
+
+def _not_utf8(what: str, byte: int, position: int) -> OptionError:
+    return OptionError(
+        f"{what} is not valid UTF-8: byte {byte:#04x} at position {position:,}.",
+        hint="Convert it first, for instance with: iconv -f LATIN1 -t UTF-8",
+        name="text",
+        value=what,
+    )
 
 
 def _standard_input() -> bytes:
@@ -126,14 +151,14 @@ def _named(file: str) -> str:
 
 
 def _as_dict(result: Title, elapsed_s: float) -> dict[str, Any]:
-    completion = result.completion
+    usage = result.usage
     return {
         "title": result.text,
         "why": [step.reason.value for step in result.why],
         "recipe": result.recipe,
         "raw": result.raw,
-        "prompt_tokens": completion.usage.prompt_tokens if completion else 0,
-        "completion_tokens": completion.usage.completion_tokens if completion else 0,
+        "prompt_tokens": usage.prompt_tokens if usage else 0,
+        "completion_tokens": usage.completion_tokens if usage else 0,
         "elapsed_s": round(elapsed_s, 4),
     }
 
@@ -157,7 +182,9 @@ def _printable(text: str) -> str:
 @cli.command()
 @click.argument("prompt", nargs=-1, required=True)
 @click.option("-s", "--system", help="Text to put before the prompt.")
-@click.option("--max-tokens", default="256", show_default=True, help="New tokens at most.")
+@click.option(
+    "--max-tokens", default="256", show_default=True, help="New tokens; more than 1,024 counts as 1,024."
+)
 @click.option("--stop", multiple=True, help="End before this text; may be given several times.")
 @click.option("--temperature", type=float, help="Draw the tokens; 0, the default, takes the likeliest.")
 @click.option("--seed", type=int, help="Of the draws, for the same answer again.")

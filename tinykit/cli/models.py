@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tinykit.cli.options import offline_option
-from tinykit.errors import NotFoundError, OptionError, TinykitError
+from tinykit.cli.results import for_each
+from tinykit.errors import NotFoundError
 
 if TYPE_CHECKING:
     from tinykit.model_spec import BackendName
@@ -33,9 +34,17 @@ _backend = click.option(
 def models(context: click.Context, as_json: bool) -> None:
     """Show the models that tinykit knows, and what is on this machine."""
     if context.invoked_subcommand is None:
+        from tinykit.disk import home_problem
         from tinykit.inventory import model_rows, model_table
+        from tinykit.store import home
 
         click.echo(json.dumps(model_rows(), indent=1) if as_json else model_table())
+        if problem := home_problem():
+            click.echo(
+                f"The cache folder {home()} cannot be used: {problem}.\n"
+                "Set TINYKIT_HOME to a folder that you can write to.",
+                err=True,
+            )
 
 
 @models.command()
@@ -57,18 +66,31 @@ def download(
 ) -> int:
     """Fetch models, so that they are there when they are needed; without KEYS, the default one.
 
-    A key is one of 'tinykit models', a repo of the hub (owner/name), a .gguf file or a folder.
+    A key is one of 'tinykit models', a repo of the hub (owner/name), a .gguf file or a folder. What 'verify'
+    found damaged is fetched again.
     """
+    from tinykit.inventory import damaged_dtypes, drop_damaged
     from tinykit.loading import DEFAULT_MODEL
+    from tinykit.registry import get_model, known_models
 
-    def fetch(spec: ModelSpec) -> dict[str, Any]:
+    def fetch(name: str) -> dict[str, Any]:
+        spec = get_model(name)
+        drop_damaged(spec)
         folder = _fetch(spec, dtype, backend, force=force, offline=offline)
-        return {"text": f"{spec.key} is ready in {folder}", "path": str(folder)}
+        damaged = damaged_dtypes(spec)
+        more = "".join(f"\nIts {one} is damaged; mend it with: --dtype {one}" for one in damaged)
+        return {
+            "text": f"{spec.key} is ready in {folder}{more}", "path": str(folder), "damaged_dtypes": damaged,
+        }  # fmt: skip
 
-    specs = _chosen(keys or (() if is_all else (DEFAULT_MODEL,)), is_all)
+    names = _names(keys or (() if is_all else (DEFAULT_MODEL,)), is_all)
     if is_all:
-        specs = [spec for spec in specs if spec.refusal(backend) is None and spec.sources_for(backend)]
-    return _each(specs, fetch, as_json=as_json)
+        names = [
+            key
+            for key, spec in known_models().items()
+            if spec.refusal(backend) is None and spec.sources_for(backend)
+        ]
+    return for_each(names, fetch, as_json=as_json)
 
 
 @models.command()
@@ -76,16 +98,19 @@ def download(
 @click.option("--all", "is_all", is_flag=True, help="All models that are here.")
 @_as_json
 def verify(keys: tuple[str, ...], is_all: bool, as_json: bool) -> int:
-    """Read every file of the models KEYS and compare it with its hash."""
-    from tinykit.inventory import verify_model
+    """Read every file of the models KEYS and compare it with its hash.
 
-    def check(spec: ModelSpec) -> dict[str, Any]:
-        checked = verify_model(spec)
+    What has changed is not used any more: 'download', or the next use, fetches or makes it again.
+    """
+    from tinykit.inventory import find_model, verify_model
+
+    def check(name: str) -> dict[str, Any]:
+        checked = verify_model(spec := find_model(name))
         if not checked:
             raise _not_here(spec)
         return {"text": f"{spec.key} is intact", "checked": checked}
 
-    return _each(_here(_chosen(keys, is_all), is_all), check, as_json=as_json)
+    return for_each(_names(keys, is_all), check, as_json=as_json)
 
 
 @models.command()
@@ -94,26 +119,30 @@ def verify(keys: tuple[str, ...], is_all: bool, as_json: bool) -> int:
 @_as_json
 def remove(keys: tuple[str, ...], is_all: bool, as_json: bool) -> int:
     """Remove the models KEYS from tinykit's own cache, and nothing outside it."""
-    from tinykit.inventory import remove_model
+    from tinykit.inventory import find_model, remove_model
     from tinykit.progress import size_text
 
-    def clear(spec: ModelSpec) -> dict[str, Any]:
-        removal = remove_model(spec)
+    def clear(name: str) -> dict[str, Any]:
+        removal = remove_model(spec := find_model(name))
         text = f"{spec.key}: {size_text(removal.freed_bytes)} freed"
         if removal.kept:
             text += f"; left where they are: {', '.join(map(str, removal.kept))}"
+        if removal.hint:
+            text += f"\n{removal.hint}"
         return {
             "text": text, "freed_bytes": removal.freed_bytes, "kept": [str(path) for path in removal.kept],
+            "hint": removal.hint,
         }  # fmt: skip
 
-    return _each(_here(_chosen(keys, is_all), is_all), clear, as_json=as_json)
+    return for_each(_names(keys, is_all), clear, as_json=as_json)
 
 
 @models.command()
 @click.argument("key")
 @_dtype
 @_backend
-def path(key: str, dtype: str | None, backend: BackendName) -> None:
+@_as_json
+def path(key: str, dtype: str | None, backend: BackendName, as_json: bool) -> None:
     """Print where the files of the model KEY are."""
     from tinykit import sources
     from tinykit.registry import get_model
@@ -122,44 +151,33 @@ def path(key: str, dtype: str | None, backend: BackendName) -> None:
     found = sources.locate(spec, dtype, backend=backend)
     if found is None:
         raise _not_here(spec)
-    click.echo(str(found))
+    click.echo(json.dumps({"model": spec.key, "path": str(found)}) if as_json else str(found))
 
 
 @models.command()
 @click.argument("key")
-@click.option("--remote", is_flag=True, help="Also ask the hub which files a download would fetch.")
+@click.option("--remote", is_flag=True, help="Also ask the hub: precisions, sizes, family, files to fetch.")
 @_dtype
 @_backend
 @_as_json
 def info(key: str, remote: bool, dtype: str | None, backend: BackendName, as_json: bool) -> None:
-    """Show what is known of the model KEY, and what of it is here."""
-    from tinykit.inventory import info_table, model_row
-    from tinykit.registry import get_model
+    """Show what is known of the model KEY, and what of it is here.
 
-    spec = get_model(key)
-    row = model_row(spec)
+    For a file, a folder or a model of the hub that is here: also what its files say.
+    """
+    from tinykit.inventory import find_model, info_table, model_row
+    from tinykit.model_facts import local_facts, remote_facts
+    from tinykit.registry import HubSource, known_models
+
+    spec = find_model(key)
+    row = {**model_row(spec), "is_known": spec.key in known_models()}
+    row |= {name: value for name, value in local_facts(spec).items() if not row.get(name)}
     if remote:
-        row |= _remote_facts(spec, dtype, backend)
+        found = remote_facts(spec, dtype, backend)
+        row |= {name: value for name, value in found.items() if name == "dtypes" or not row.get(name)}
+    elif row["here"] == "no" and any(isinstance(source, HubSource) for source in spec.sources):
+        row["hint"] = f"the hub knows more: tinykit models info {key} --remote"
     click.echo(json.dumps(row, indent=1) if as_json else info_table(row))
-
-
-def _remote_facts(spec: ModelSpec, dtype: str | None, backend: BackendName) -> dict[str, Any]:
-    from tinykit import hub
-    from tinykit.registry import HubSource
-
-    for source in spec.sources_for(backend):
-        if isinstance(source, HubSource):
-            plan = hub.plan(source, dtype or spec.dtype or "auto")
-            return {
-                "commit": plan.listing.commit,
-                "files": list(plan.choice.names),
-                "fetch_bytes": plan.size_bytes,
-                "missing_bytes": plan.download_bytes,
-            }
-    raise OptionError(
-        f"{spec.key} does not come from a hub for {backend}, so there is nothing to ask",
-        name="remote", value=spec.key,
-    )  # fmt: skip
 
 
 def _fetch(
@@ -184,47 +202,14 @@ def _fetch(
     return prepare(spec, chosen, progress=progress, offline=offline)
 
 
-def _chosen(keys: Iterable[str], is_all: bool) -> list[ModelSpec]:
-    from tinykit.registry import get_model, known_models
+def _names(keys: Iterable[str], is_all: bool) -> list[str]:
+    """The names that were given, each once; with --all, those of all models on this machine."""
+    from tinykit.inventory import model_rows
 
-    keys = tuple(keys)
-    if is_all == bool(keys):
+    names = list(dict.fromkeys(keys))
+    if is_all == bool(names):
         raise click.UsageError("Give either keys of models or --all.")
-    return list(known_models().values()) if is_all else [get_model(key) for key in keys]
-
-
-def _here(specs: list[ModelSpec], is_all: bool) -> list[ModelSpec]:
-    """With --all, only what is on this machine; what was named stays, to be said that it is not here."""
-    from tinykit.inventory import model_row
-
-    return [spec for spec in specs if not is_all or model_row(spec)["here"] != "no"]
-
-
-def _each(specs: list[ModelSpec], act: Callable[[ModelSpec], dict[str, Any]], *, as_json: bool) -> int:
-    """Act on one model after the other, also if one fails; returns the exit code of the first failure."""
-    from tinykit.cli import exit_code
-
-    results: list[dict[str, Any]] = []
-    code = 0
-    for spec in specs:
-        try:
-            done = act(spec)
-        except TinykitError as error:
-            code = code or exit_code(error)
-            results.append({"model": spec.key, "ok": False, "error": str(error), "hint": error.hint})
-            if not as_json:
-                hint = f"\n{error.hint}" if error.hint else ""
-                click.echo(f"Error: {spec.key}: {error}{hint}", err=True)
-        else:
-            text = done.pop("text")
-            results.append({"model": spec.key, "ok": True, **done})
-            if not as_json:
-                click.echo(text)
-    if as_json:
-        click.echo(json.dumps({"results": results}, indent=1))
-    elif not specs:
-        click.echo("No models are here.", err=True)
-    return code
+    return [row["key"] for row in model_rows() if row["here"] != "no"] if is_all else names
 
 
 def _not_here(spec: ModelSpec) -> NotFoundError:

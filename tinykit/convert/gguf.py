@@ -26,7 +26,7 @@ from tinykit.convert.vocabulary import write_tokenizer
 from tinykit.errors import ModelFileError, UnsupportedModelError
 
 if TYPE_CHECKING:
-    from gguf import ReaderTensor
+    from gguf import GGUFReader, ReaderTensor
 
 # Gemma 3 mixes over all tokens in every sixth layer only, which many files do not say
 _GEMMA_PATTERN = 6
@@ -55,8 +55,6 @@ class GgufFile:
     """
 
     def __init__(self, path: Path) -> None:
-        from gguf import GGUFReader
-
         self.path = path
         if not path.is_file():
             raise ModelFileError(f"There is no file {path}.", hint="Check the path.", path=path)
@@ -66,7 +64,7 @@ class GgufFile:
                     f"{path} does not start with 'GGUF' but with {magic!r}: it is not a GGUF file.", path=path
                 )
         with readable(path):
-            reader = GGUFReader(path)
+            reader = _reader(path)
             self.metadata: dict[str, Any] = {
                 key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")
             }
@@ -77,7 +75,7 @@ class GgufFile:
             size_bytes = path.stat().st_size
             for tensor in reader.tensors:
                 if tensor.data_offset + tensor.n_bytes > size_bytes:
-                    raise ValueError(f"tensor {tensor.name} ends after the file does")
+                    raise _cut_short(path)
             _refuse_other_formats(reader.tensors, path)
             self.architecture = self._architecture()
             shapes = {name: tuple(int(n) for n in reversed(t.shape)) for name, t in self._tensors.items()}
@@ -210,6 +208,31 @@ def _refuse_other_formats(tensors: Sequence[ReaderTensor], path: Path) -> None:
                 hint="Take the file in another format, best in Q8_0.",
                 path=path,
             ) from error
+
+
+def _reader(path: Path) -> GGUFReader:
+    """The library's view of the file; what it says of a damaged one is about its own arrays."""
+    from gguf import GGUFReader
+
+    try:
+        return GGUFReader(path)
+    except (ArithmeticError, AssertionError, LookupError, MemoryError, TypeError, ValueError) as error:
+        if "version" in str(error):
+            raise UnsupportedModelError(
+                f"{path} is a GGUF file of a version that cannot be read.",
+                hint="Make it again with a newer converter, or update the package gguf.",
+                path=path,
+            ) from error
+        raise _cut_short(path) from error
+
+
+def _cut_short(path: Path) -> ModelFileError:
+    return ModelFileError(
+        f"{path} is not a readable model file: its header tells of more than its {path.stat().st_size:,} "
+        "bytes hold.",
+        hint="The file may be truncated or corrupt; delete it and fetch it again.",
+        path=path,
+    )
 
 
 def _kv_heads(fields: Fields, family: Family, heads: int, layers: int) -> list[int]:

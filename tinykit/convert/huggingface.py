@@ -22,6 +22,7 @@ from tinykit.convert.families import FAMILIES, Family, LayerKind
 from tinykit.convert.fields import Fields, readable
 from tinykit.convert.tensors import TensorFile
 from tinykit.errors import ModelFileError, UnsupportedModelError
+from tinykit.tokenizer import missing_tokenizer
 
 _FIRST_GATE = "model.layers.0.feed_forward.w1.weight"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json")
@@ -167,7 +168,7 @@ class HuggingFaceFolder:
     def write_tokenizer(self, folder: Path) -> None:
         """Copy the tokenizer and the chat template into `folder`."""
         if not (self.path / "tokenizer.json").is_file():
-            raise ModelFileError(f"{self.path} has no tokenizer.json.", path=self.path)
+            raise missing_tokenizer(self.path)
         for name in _TOKENIZER_FILES:
             if (self.path / name).is_file():
                 shutil.copyfile(self.path / name, folder / name)

@@ -54,11 +54,14 @@ def resolve_dtype(source: Source, dtype: str) -> DecoderDtype:
     return choose_dtype(dtype, source.tensor_types(), source.path.name)
 
 
+def possible_dtypes(tensor_types: Collection[str]) -> tuple[DecoderDtype, ...]:
+    """The precisions that weights can be imported to, the one for `auto` first."""
+    return ("q4", "q8", "fp32") if "Q4_0" in tensor_types else ("q8", "fp32")
+
+
 def choose_dtype(dtype: str, tensor_types: Collection[str], name: str) -> DecoderDtype:
     """The same from the number formats of the matrices; `name` is what to call the weights in the error."""
-    possible: tuple[DecoderDtype, ...] = ("q8", "fp32")
-    if "Q4_0" in tensor_types:
-        possible = ("q4", "q8", "fp32")
+    possible = possible_dtypes(tensor_types)
     if dtype == "auto":
         return possible[0]
     for one in possible:
@@ -75,13 +78,18 @@ def choose_dtype(dtype: str, tensor_types: Collection[str], name: str) -> Decode
 
 
 def needed_bytes(source: Source, dtype: DecoderDtype) -> int:
-    """Disk space that the import takes, rounded up."""
+    """Disk space that must be free for the import."""
+    return import_bytes(source, dtype) + 16 * 2**20
+
+
+def import_bytes(source: Source, dtype: DecoderDtype) -> int:
+    """About what the imported weights weigh."""
     arch = source.architecture
     weights = sum(map(math.prod, matrix_shapes(arch).values())) + arch.vocab_size * arch.hidden
     per_weight = 4.0 if dtype == "fp32" else 1 + 4 / BLOCK
     tables = 4 * arch.context_length * arch.head_dim
     untied = 0 if arch.tied_embeddings else arch.vocab_size * arch.hidden
-    return int((weights + untied) * per_weight) + tables + 16 * 2**20
+    return int((weights + untied) * per_weight) + tables
 
 
 def import_model(

@@ -17,7 +17,7 @@ from tinykit.errors import ModelFileError
 from tinykit.graph_data import data_names
 
 # Raise when what is written or found changes; graphs prepared by another version are not used.
-OPTIMIZE_VERSION: Final = 2
+OPTIMIZE_VERSION: Final = 3
 
 _ATTENTION = "GroupQueryAttention"
 _PAST_SLOTS = {3: 1, 4: 2}  # its inputs past_key and past_value, and the outputs that carry them on
@@ -117,12 +117,14 @@ def set_accuracy_level(model: Any) -> int:
 
 
 def keep_last_logits(model: Any) -> int:
-    """Compute the logits of the last position only, where the graph computes them for all.
+    """Compute the logits of the last positions only, where the graph computes them for all.
+
+    How many is told by a new input, as in our own graphs.
 
     The hidden states are cut right before the output head's multiplication. Nothing is done if something else
     than elementwise operations with constants lies between it and the logits.
     """
-    from onnx import helper, numpy_helper
+    from onnx import TensorProto, helper, numpy_helper
 
     graph = model.graph
     output = next((value for value in graph.output if value.name == "logits"), None)
@@ -132,19 +134,22 @@ def keep_last_logits(model: Any) -> int:
     if chain is None:
         return 0
     head = chain[-1]
-    constants = {"starts": [-1], "ends": [_END], "axes": [1]}
-    names = [f"tinykit.last.{name}" for name in constants]
-    for name, value in zip(names, constants.values(), strict=True):
+    graph.input.append(helper.make_tensor_value_info(_KEEP_INPUTS[0], TensorProto.INT64, [1]))
+    start, end, axis = (f"tinykit.last.{name}" for name in ("start", "end", "axis"))
+    for name, value in ((end, [_END]), (axis, [1])):
         graph.initializer.append(numpy_helper.from_array(_int64(value), name))
-    cut = helper.make_node("Slice", [head.input[0], *names], ["tinykit.last"], name="tinykit.last")
+    negative = helper.make_node("Neg", [_KEEP_INPUTS[0]], [start], name=start)
+    cut = helper.make_node("Slice", [head.input[0], start, end, axis], ["tinykit.last"], name="tinykit.last")
     head.input[0] = "tinykit.last"
-    graph.node.insert(list(graph.node).index(head), cut)
+    place = list(graph.node).index(head)
+    graph.node.insert(place, cut)
+    graph.node.insert(place, negative)
     stale = {name for node in chain for name in node.output}
     kept = [value for value in graph.value_info if value.name not in stale]
     del graph.value_info[:]
     graph.value_info.extend(kept)
     output.type.tensor_type.shape.dim[1].Clear()
-    output.type.tensor_type.shape.dim[1].dim_value = 1
+    output.type.tensor_type.shape.dim[1].dim_param = "num_logits"
     return 1
 
 

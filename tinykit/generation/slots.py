@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,6 +45,18 @@ def checked_slot(slot: object) -> SlotName | None:
     raise OptionError(
         f"slot must be a number from 0, a name, or -1 for none, not {slot!r}.", name="slot", value=slot
     )
+
+
+def slot_for_key(key: str | None, slots: int) -> int:
+    """The slot of a conversation's key, always the same one; -1, for any slot, without a key or slots.
+
+    An empty key is none.
+    """
+    if not key or slots < 1:
+        return -1
+    # surrogates stand in names of files that are no UTF-8, and such a name may be a key
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:4], "big") % slots
 
 
 class Slots:

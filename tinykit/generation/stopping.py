@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Cuts a stream of text at the first stop string.
+    """Cuts a stream of text at the first stop string: the one that ends first.
 
-    Only what is fed counts, so a stop string in the prompt stops nothing.
+    Only what is fed counts, so a stop string in the prompt stops nothing. The same text gives the same
+    result however it is cut.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -21,10 +22,10 @@ class StopStrings:
         if self.found is not None:
             return ""
         text = self._held + text
-        # the earliest match wins, then the longest of those that begin there
-        hits = [(at, -len(stop), stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        # what is whole first wins, so that it does not matter how the text was cut; of those the longest
+        hits = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if hits:
-            at, _, self.found = min(hits)
+            _, at, self.found = min(hits)
             self._held = ""
             return text[:at]
         keep = max((_overlap(text, stop) for stop in self._stops), default=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -32,4 +33,8 @@ def tune(pairs: str, **options: Any) -> None:
     click.echo(str(result))
     if result.stopped:
         click.echo(f"Go on with: tinykit tune {pairs} --out {result.folder} --resume", err=True)
-    click.echo(f"Use it with: TinySession({result.base!r}, adapter={str(result.folder)!r})", err=True)
+    click.echo(
+        f"Use it with: TinySession({result.base!r}, adapter={str(result.folder)!r})\n"
+        f"or: tinykit title -m {result.base} --adapter {shlex.quote(str(result.folder))} MESSAGE",
+        err=True,
+    )

@@ -118,10 +118,14 @@ def split(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair], 
     if not 0 <= share <= 0.5:
         raise OptionError(f"held_out must be from 0 to 0.5, got {share!r}.", name="held_out", value=share)
     wanted = min(max(round(len(pairs) * share), _MIN_HELD_OUT), _MAX_HELD_OUT) if share else 0
-    order = sorted(pairs, key=lambda pair: zlib.crc32(pair.message.encode("utf-8", "replace")))
-    kept_out = order[:wanted]
+    kept_out = sorted(pairs, key=order)[:wanted]
     rows = {id(pair) for pair in kept_out}
     return [pair for pair in pairs if id(pair) not in rows], kept_out[::2], kept_out[1::2]
+
+
+def order(pair: Pair) -> int:
+    """A number that only the message decides; the pairs with the lowest are kept out of the training."""
+    return zlib.crc32(pair.message.encode("utf-8", "replace"))
 
 
 def _rows(cases: Any) -> Iterable[Any]:

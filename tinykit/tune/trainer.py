@@ -74,7 +74,8 @@ class Trainer:
         self._lower = LowerStates(decoder)
         self._train_loss = math.nan
         self._check_s = 0.0
-        self._checked_at = (0.0, 0.0)  # progress and seconds of the last check
+        self._checked_at = 0.0  # progress
+        self._saved_at = 0.0  # seconds
         self._spent_s = 0.0
         self._began_s = time.monotonic()
         self._optimizer = torch.optim.AdamW(
@@ -148,7 +149,7 @@ class Trainer:
             for tensor, saved in zip(self._decoder.parameters, state["parameters"], strict=True):
                 tensor.copy_(saved)
         self._began_s = time.monotonic()
-        self._checked_at = (self.progress, self.seconds)
+        self._checked_at, self._saved_at = self.progress, self.seconds
         return True
 
     @property
@@ -184,6 +185,8 @@ class Trainer:
             on_step()
             if self._is_check_due():
                 self._check(pool)
+            elif self.seconds - self._saved_at >= _SAVE_S:
+                self._save_state()
 
     def _take_step(self, examples: list[Example], pool: ThreadPoolExecutor) -> None:
         for group in self._optimizer.param_groups:
@@ -240,8 +243,7 @@ class Trainer:
         return sum(loss for loss, _ in done) / sum(tokens for _, tokens in done)
 
     def _is_check_due(self) -> bool:
-        progress, seconds = self._checked_at
-        return self.progress - progress >= 1 / _CHECKS or self.seconds - seconds >= _SAVE_S
+        return self.progress - self._checked_at >= 1 / _CHECKS
 
     def _check(self, pool: ThreadPoolExecutor) -> None:
         began_s = time.monotonic()
@@ -250,7 +252,7 @@ class Trainer:
         self.history.append(Check(self.step, self.seconds, self._train_loss, loss))
         self._keep(loss)
         self._save_state()
-        self._checked_at = (self.progress, self.seconds)
+        self._checked_at = self.progress
 
     def _keep(self, loss: float | None) -> None:
         """Write the adapter if it is the best so far; one that was not judged, if there is no other."""
@@ -277,6 +279,7 @@ class Trainer:
         part = self._state_path.with_suffix(".part")
         torch.save(state, part)
         part.replace(self._state_path)
+        self._saved_at = self.seconds
 
 
 @contextmanager

@@ -8,11 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tinykit import settings, sources
+from tinykit import settings
 from tinykit.convert.adapter import CONFIG_NAME
 from tinykit.convert.importer import Source, open_source
 from tinykit.devices import default_threads
 from tinykit.errors import OptionError
+from tinykit.loading import float_weights
 from tinykit.optional import require
 from tinykit.progress import Progress, ProgressEvent, Stage
 from tinykit.recipes import Recipe, get_recipe
@@ -103,7 +104,7 @@ def tune(
     given = checked_pairs(cases, chosen)
     parts = split(given.pairs, held_out)
     folder = _folder(out, spec, resume)
-    source = open_source(sources.fetch(spec, progress=Progress(progress), offline=offline))
+    source = open_source(float_weights(spec, progress=Progress(progress), offline=offline))
     require_trainable(source)
     options = _fitted(options, spec, source, keeps_layers=first_layer is not None)
     examples = _encoded([*parts[0], *parts[1]], source, chosen, spec, Progress(progress))

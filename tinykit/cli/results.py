@@ -1,0 +1,57 @@
+"""Results and errors of commands, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from tinykit.errors import TinykitError
+
+
+def error_fields(error: Exception) -> dict[str, Any]:
+    """An error as JSON has it: its kind, what happened, what to do, and names that look alike."""
+    if isinstance(error, click.ClickException):
+        return {"type": type(error).__name__, "message": error.format_message(), "hint": None}
+    fields = {
+        "type": type(error).__name__,
+        "message": str(error),
+        "hint": getattr(error, "hint", None),
+    }
+    nearest = getattr(error, "nearest", None)
+    return {**fields, "nearest": list(nearest)} if nearest else fields
+
+
+def for_each(names: Iterable[str], act: Callable[[str], dict[str, Any]], *, as_json: bool) -> int:
+    """Act on one name after the other, also if one fails; returns the exit code of the first failure.
+
+    Args:
+        names: What to act on.
+        act: Returns what was done: `model`, `text` for people, and more for JSON.
+        as_json: Print one object with all results, instead of a line for each.
+    """
+    from tinykit.cli import exit_code
+
+    results: list[dict[str, Any]] = []
+    code = 0
+    for name in names:
+        try:
+            done = act(name)
+        except TinykitError as error:
+            code = code or exit_code(error)
+            results.append({"model": name, "ok": False, "error": error_fields(error)})
+            if not as_json:
+                hint = f"\n{error.hint}" if error.hint else ""
+                click.echo(f"Error: {name}: {error}{hint}", err=True)
+        else:
+            text = done.pop("text")
+            results.append({"model": name, "ok": True, **done})
+            if not as_json:
+                click.echo(text)
+    if as_json:
+        click.echo(json.dumps({"results": results}, indent=1))
+    elif not results:
+        click.echo("No models are here.", err=True)
+    return code
