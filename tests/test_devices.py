@@ -1,21 +1,209 @@
 import os
+import subprocess
+import sys
 
 import pytest
 
-from tinykit import devices
+from tinykit import devices, settings
+from tinykit.devices import DEVICES, NAMES, Machine, plan
 from tinykit.errors import OptionError
 
-
-@pytest.mark.parametrize("name", [None, "", "  ", "cpu", "CPU ", "auto"])
-def test_everything_known_is_the_cpu(name):
-    assert devices.choose_device(name) == "cpu"
+SEED_NAMES = "auto gpu cpu wasm webgpu cuda dml coreml webnn webnn-npu webnn-gpu webnn-cpu mlx metal".split()
+NO_PROVIDERS = ("AzureExecutionProvider", "CPUExecutionProvider")
 
 
-@pytest.mark.parametrize("name", ["quantum", "cuda", "cpu:0"])
+def machine(system="linux", architecture="x86_64", providers=(), modules=("onnxruntime",)):
+    found = Machine(system, architecture, frozenset((*NO_PROVIDERS, *providers)), frozenset(modules))
+    return lambda: found
+
+
+MAC = {"system": "darwin", "architecture": "arm64"}
+
+
+def tried(asked, backend=None, **here):
+    return [(one.device.name, one.backend) for one in plan(asked, backend, detect=machine(**here)).attempts]
+
+
+def reasons(asked, backend=None, **here):
+    return [str(one) for one in plan(asked, backend, detect=machine(**here)).skipped]
+
+
+@pytest.mark.parametrize("name", [None, "", "  ", "cpu", "CPU ", "Cpu"])
+def test_the_cpu_is_the_default_and_needs_no_look_at_the_machine(name):
+    def detect():
+        raise AssertionError("nobody needs to know")
+
+    assert [one.device.name for one in plan(name, detect=detect).attempts] == ["cpu"]
+
+
+@pytest.mark.parametrize("name", SEED_NAMES)
+@pytest.mark.parametrize("system", ["linux", "win32", "darwin"])
+def test_every_name_of_the_seeds_ends_at_the_cpu(name, system):
+    assert tried(f" {name.upper()} ", system=system)[-1] == ("cpu", "onnx")
+
+
+def test_metal_is_mlx():
+    assert devices.device_name("Metal") == devices.device_name("mlx") == "mlx"
+
+
+@pytest.mark.parametrize("name", ["quantum", "cpu:0", "default"])
 def test_unknown_device_is_named(name):
-    with pytest.raises(OptionError, match=f"Unknown device {name!r}; known are auto, cpu") as caught:
-        devices.choose_device(name)
+    with pytest.raises(
+        OptionError, match=f"Unknown device {name!r}; known are auto, gpu, cpu, cuda"
+    ) as caught:
+        plan(name)
     assert (caught.value.name, caught.value.value) == ("device", name)
+    assert all(known in str(caught.value) for known in NAMES)
+
+
+def test_a_typo_is_understood():
+    with pytest.raises(OptionError) as caught:
+        plan("cudaa")
+    assert caught.value.hint == "Did you mean 'cuda'?"
+
+
+def test_unknown_backend_is_named():
+    with pytest.raises(
+        OptionError, match="Unknown backend 'torch'; known are auto, onnx, mlx, transformers, mine"
+    ):
+        plan("cpu", "torch", others=("mine",))
+
+
+CUDA, WEBGPU, DML = "CUDAExecutionProvider", "onnxruntime_ep_webgpu", "DmlExecutionProvider"
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "here", "order"),
+    [
+        ("auto", None, {}, ["cpu/onnx"]),
+        ("auto", None, {"providers": [CUDA]}, ["cuda/onnx", "cpu/onnx"]),
+        ("auto", None, {"modules": [WEBGPU]}, ["cpu/onnx"]),
+        ("auto", None, {**MAC, "modules": ["mlx_lm"]}, ["mlx/mlx", "cpu/onnx"]),
+        ("auto", None, {"system": "darwin", "modules": ["mlx_lm"]}, ["cpu/onnx"]),
+        ("auto", None, {"system": "win32", "providers": [DML, CUDA]}, ["cuda/onnx", "dml/onnx", "cpu/onnx"]),
+        ("gpu", None, {"providers": [CUDA], "modules": [WEBGPU]}, ["cuda/onnx", "webgpu/onnx", "cpu/onnx"]),
+        ("gpu", None, {**MAC, "modules": ["mlx_lm", WEBGPU, "onnxruntime_ep_mlx"]},
+         ["mlx/mlx", "mlx/onnx", "webgpu/onnx", "cpu/onnx"]),
+        ("cuda", None, {"providers": [CUDA], "modules": ["transformers"]}, ["cuda/onnx", "cpu/onnx"]),
+        ("cuda", "transformers", {"modules": ["transformers"]},
+         ["cuda/transformers", "cpu/transformers", "cpu/onnx"]),
+        ("mlx", None, {"modules": ["mlx_lm"]}, ["mlx/mlx", "cpu/onnx"]),
+        ("mlx", "onnx", {**MAC, "modules": ["mlx_lm", "onnxruntime_ep_mlx"]}, ["mlx/onnx", "cpu/onnx"]),
+        ("cpu", "mlx", {"modules": ["mlx_lm"]}, ["cpu/mlx", "cpu/onnx"]),
+        ("gpu", "mlx", {"modules": ["mlx_lm"]}, ["cpu/mlx", "cpu/onnx"]),
+        ("mps", None, {**MAC, "modules": ["transformers"]}, ["mps/transformers", "cpu/onnx"]),
+        ("tensorrt-rtx", None, {"modules": ["onnxruntime_ep_nv_tensorrt_rtx"]}, ["tensorrt-rtx/onnx", "cpu/onnx"]),
+        ("webnn-npu", None, {}, ["cpu/onnx"]),
+    ],
+)  # fmt: skip
+def test_order(asked, backend, here, order):
+    assert ["/".join(one) for one in tried(asked, backend, **here)] == order
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "here", "said"),
+    [
+        ("cuda", None, {}, "cuda (onnx): this onnxruntime has no CUDAExecutionProvider"),
+        ("dml", None, {}, "dml (onnx): it does not exist on linux"),
+        ("wasm", None, {}, "wasm (onnx): it exists in browsers only"),
+        ("webgpu", None, {}, "webgpu (onnx): onnxruntime-ep-webgpu is not installed"),
+        ("mlx", None, {}, "mlx (mlx): mlx_lm is not installed"),
+        ("mlx", None, {"system": "win32"}, "mlx (mlx): it does not exist on win32"),
+        ("mlx", None, {"system": "darwin"}, "mlx (mlx): it needs Apple silicon, and this is x86_64"),
+        ("mlx", "onnx", {}, "mlx (onnx): the plugin needs Apple silicon"),
+        ("cpu", "transformers", {}, "cpu (transformers): transformers is not installed"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_has_a_reason(asked, backend, here, said):
+    assert reasons(asked, backend, **here)[0] == said
+
+
+def test_a_missing_provider_names_what_to_install():
+    assert plan("cuda", detect=machine()).skipped[0].package == "onnxruntime-gpu[cuda,cudnn]"
+    assert plan("mlx", detect=machine(**MAC)).skipped[0].package == "tinykit[mlx]"
+    for device in DEVICES.values():
+        assert not device.provider or device.package or device.name == "cpu"
+
+
+def test_a_backend_that_cannot_use_a_device_is_an_error():
+    with pytest.raises(OptionError, match="The mlx backend cannot use the device 'cuda'") as caught:
+        plan("cuda", "mlx", detect=machine())
+    assert caught.value.hint == "It knows cpu, mlx; for cuda use backend='onnx'."
+
+
+def test_a_backend_from_outside_takes_every_device():
+    found = plan("webgpu", "mine", others=("mine",), detect=machine())
+    assert ["/".join((a.device.name, a.backend)) for a in found.attempts] == [
+        "webgpu/mine", "cpu/mine", "cpu/onnx",
+    ]  # fmt: skip
+    assert found.is_a_wish
+
+
+@pytest.mark.parametrize(
+    ("asked", "backend", "is_a_wish"),
+    [
+        (None, None, False),
+        ("auto", None, False),
+        ("cpu", "onnx", False),
+        ("gpu", None, True),
+        ("cpu", "mlx", True),
+    ],
+)
+def test_who_leaves_the_choice_gets_no_warning(asked, backend, is_a_wish):
+    assert plan(asked, backend, detect=machine()).is_a_wish is is_a_wish
+
+
+def test_argument_beats_variable_beats_config_at_each_use(monkeypatch, tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text("device = 'webgpu'\ndtype = 'q4'\n", encoding="utf-8")
+    assert (settings.get("device"), settings.get("dtype")) == (None, None)
+    monkeypatch.setenv("TINYKIT_CONFIG", str(config))
+    assert (settings.get("device"), settings.get("dtype")) == ("webgpu", "q4")
+    monkeypatch.setenv("TINYKIT_DEVICE", "cuda")
+    monkeypatch.setenv("TINYKIT_DTYPE", "fp32")
+    assert (settings.get("device"), settings.get("dtype")) == ("cuda", "fp32")
+    assert settings.get("device", "cpu") == "cpu"
+    monkeypatch.setenv("TINYKIT_DEVICE", " ")
+    assert settings.get("device") == "webgpu"
+
+
+@pytest.mark.parametrize(
+    ("text", "library"),
+    [
+        ("Failed to load library libonnxruntime_providers_cuda.so with error: libcublasLt.so.12: cannot open "
+         "shared object file: No such file or directory", "libcublasLt.so.12"),
+        ('Error loading "C:\\x\\onnxruntime_providers_cuda.dll" which depends on "cudnn64_9.dll" which is missing.',
+         "cudnn64_9.dll"),
+        ("LoadLibrary failed: nvrtc64.dll which is missing", "nvrtc64.dll"),
+        ("dlopen(x, 6): Library not loaded: @rpath/libmlx.dylib\n  Referenced from: y", "libmlx.dylib"),
+        ("cannot load libonnxruntime_providers_cuda.so", "libonnxruntime_providers_cuda.so"),
+        ("no CUDA-capable device is detected", ""),
+    ],
+)  # fmt: skip
+def test_missing_library_is_read_from_the_error(text, library):
+    assert devices.missing_library(text) == library
+
+
+def test_an_error_becomes_a_failure():
+    attempt = devices.Attempt(DEVICES["cuda"], "onnx")
+    failure = devices.explain(attempt, RuntimeError("libcudnn.so.9: cannot open\n  shared object file"))
+    assert failure.library == "libcudnn.so.9"
+    assert failure.package == "onnxruntime-gpu[cuda,cudnn]"
+    assert str(failure) == "cuda (onnx): libcudnn.so.9: cannot open shared object file"
+    assert devices.explain(attempt, ValueError()).reason == "ValueError"
+
+
+def test_this_machine_is_described():
+    here = devices.this_machine()
+    assert "CPUExecutionProvider" in here.providers
+    assert "onnxruntime" in here.modules
+    assert here.system == sys.platform
+
+
+def test_names_are_checked_without_importing_anything_heavy():
+    code = "import sys; from tinykit.devices import plan; plan('cpu'); print([m for m in sys.modules if m in ('onnxruntime', 'numpy', 'torch', 'mlx')])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ BUILT_IN = {
     "PromptTooLongError": ValueError,
     "BackendError": RuntimeError,
     "ForwardInterrupted": RuntimeError,
+    "DeviceError": RuntimeError,
+    "RestartNeededError": RuntimeError,
     "ClosedError": RuntimeError,
 }
 ALL = [
@@ -69,3 +71,8 @@ def test_error_without_hint_has_no_note():
 def test_unknown_fact_is_an_attribute_error():
     with pytest.raises(AttributeError):
         errors.OptionError("x").nonsense
+
+
+def test_fallback_warning_carries_its_facts():
+    warning = errors.DeviceFallbackWarning("said", asked="cuda", used="cpu", failures=["why"])
+    assert (str(warning), warning.asked, warning.used, warning.failures) == ("said", "cuda", "cpu", ("why",))

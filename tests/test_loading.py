@@ -151,7 +151,7 @@ def test_config_written_by_the_import_is_a_hub_config(gguf):
         ({"dtype": "q5"}, "Unknown dtype 'q5'; known are auto, fp32"),
         ({"dtype": "fp16"}, "Unknown dtype 'fp16'; known are auto, fp32, q8, q4"),
         ({"dtype": "q4"}, "tiny.gguf can be imported as q8, fp32, not as 'q4'"),
-        ({"device": "gpus"}, "Unknown device 'gpus'; known are auto, cpu"),
+        ({"device": "gpus"}, "Unknown device 'gpus'; known are auto, gpu, cpu"),
         ({"threads": 0}, "threads"),
     ],
     ids=["dtype", "dtype_of_other_tools", "dtype_of_other_weights", "device", "threads"],

@@ -24,6 +24,11 @@ def test_all_is_sorted_and_leads_somewhere():
     assert dir(tinykit) == tinykit.__all__
 
 
+def test_a_name_is_the_thing_and_not_the_module_of_that_name():
+    code = "from tinykit import doctor; print(type(doctor).__name__); import tinykit; print(callable(tinykit.doctor))"
+    assert run(code).split() == ["function", "True"]
+
+
 def test_unknown_names_are_attribute_errors():
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
         tinykit.nope

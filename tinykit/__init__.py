@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tinykit.doctor import doctor
-    from tinykit.errors import TinykitError
+    from tinykit.errors import DeviceFallbackWarning, TinykitError
     from tinykit.generation.questions import ChoiceQuestion, ScoreQuestion, YesNoQuestion
     from tinykit.generation.result import Chunk, Completion
     from tinykit.generation.slots import slot_for_key
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tinykit.progress import ProgressEvent
     from tinykit.recipes import RECIPES, Recipe
     from tinykit.registry import MODELS, register_model
+    from tinykit.residents import loaded
     from tinykit.session import TinySession
     from tinykit.titling import Title
 
@@ -29,6 +30,7 @@ __all__ = [
     "ChoiceQuestion",
     "Chunk",
     "Completion",
+    "DeviceFallbackWarning",
     "FileSource",
     "HubSource",
     "MODELS",
@@ -44,6 +46,7 @@ __all__ = [
     "YesNoQuestion",
     "__version__",
     "doctor",
+    "loaded",
     "register_model",
     "slot_for_key",
 ]
@@ -54,6 +57,7 @@ _HOMES = {
     "ChoiceQuestion": "tinykit.generation.questions",
     "Chunk": "tinykit.generation.result",
     "Completion": "tinykit.generation.result",
+    "DeviceFallbackWarning": "tinykit.errors",
     "FileSource": "tinykit.model_spec",
     "HubSource": "tinykit.model_spec",
     "ModelSpec": "tinykit.model_spec",
@@ -66,6 +70,7 @@ _HOMES = {
     "WheelSource": "tinykit.model_spec",
     "YesNoQuestion": "tinykit.generation.questions",
     "doctor": "tinykit.doctor",
+    "loaded": "tinykit.residents",
     "register_model": "tinykit.registry",
     "slot_for_key": "tinykit.generation.slots",
 }
@@ -77,7 +82,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'tinykit' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found  # in place of the module of that name, which the import has put there
+    return found
 
 
 def __dir__() -> list[str]:

@@ -28,7 +28,7 @@ from tinykit.generation.questions import (
     YesNo,
     YesNoQuestion,
 )
-from tinykit.loaded import Loaded
+from tinykit.loaded_model import Loaded
 from tinykit.tokenizer import Message
 
 _WHICH = "Which option fits best?"  # asked of a judge if there is no other question

@@ -14,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from tinykit import __version__, settings, store
-from tinykit.devices import default_threads
+from tinykit.checkpoints import other_backends
+from tinykit.devices import CPU, DEVICES, default_threads, plan, this_machine
 from tinykit.disk import home_problem
 from tinykit.hub_cache import cache_folder
 from tinykit.hub_listing import shown_endpoint
 from tinykit.inventory import text_table
+from tinykit.known_issues import PACKAGES, known_issues
+from tinykit.loading import FAILURES
 from tinykit.progress import size_text
+from tinykit.residents import loaded
 
 _PACKAGES = (
     "numpy",
@@ -85,6 +89,28 @@ def _providers() -> list[str]:
     return providers
 
 
+def _hardware() -> list[str]:
+    """What providers list: a plugin that registers without a device is not here."""
+    import onnxruntime
+
+    if not hasattr(onnxruntime, "get_ep_devices"):
+        return []
+    kinds = {(one.ep_name, one.device.type.name, one.ep_vendor) for one in onnxruntime.get_ep_devices()}
+    return sorted(f"{name} on {kind} ({vendor})" for name, kind, vendor in kinds)
+
+
+def _devices() -> list[str]:
+    """Every device that could be tried here, and every other one of this system with the reason."""
+    here = this_machine()
+    found = []
+    for name, device in DEVICES.items():
+        if here.system in device.systems:
+            wish = plan(name, detect=lambda: here)
+            usable = name == CPU.name or wish.attempts[0].device == device
+            found.append(name if usable else f"{name}: {wish.skipped[0].reason}")
+    return found
+
+
 def _version(package: str) -> str | None:
     try:
         return version(package)
@@ -129,6 +155,12 @@ _FACTS: dict[str, Callable[[], Any]] = {
     "memory_free_bytes": _free_memory_bytes,
     **{package: partial(_version, package) for package in _PACKAGES},
     "providers": _providers,
+    "hardware": _hardware,
+    "devices": _devices,
+    "other_backends": lambda: sorted(other_backends()),
+    "known_issues": lambda: known_issues({name: _version(name) for name in PACKAGES}),
+    "loaded": lambda: [f"{one.model} on {one.device} ({size_text(one.size_bytes)})" for one in loaded()],
+    "failed": lambda: [f"{run.model} on {run.device}: {run.reason}" for run in FAILURES.all()],
     "home": _home,
     "home_bytes": lambda: sum(entry.size_bytes for entry in store.entries()),
     "disk_free_bytes": _free_disk_bytes,

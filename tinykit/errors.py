@@ -24,12 +24,17 @@ happened, with the value; the hint, added as a note, says what to do; the facts 
     │   └── UnsupportedModelError
     ├── PromptTooLongError     (ValueError)       .prompt_tokens .context_length
     ├── BackendError           (RuntimeError)
-    │   └── ForwardInterrupted
+    │   ├── ForwardInterrupted
+    │   ├── DeviceError                           .asked .failures
+    │   └── RestartNeededError
     └── ClosedError            (RuntimeError)
+
+`DeviceFallbackWarning` (UserWarning) tells of a device that could not be used where nothing is lost by it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 
@@ -157,5 +162,31 @@ class ForwardInterrupted(BackendError):
     """A computation was stopped from outside before it had a result."""
 
 
+class DeviceError(BackendError):
+    """The model does not run on the device that was asked for."""
+
+
+class RestartNeededError(BackendError):
+    """The library failed to release a model, so that no other may be loaded over what is left of it."""
+
+
 class ClosedError(TinykitError, RuntimeError):
     """The session was closed and cannot be used any more."""
+
+
+class DeviceFallbackWarning(UserWarning):
+    """A model runs on another device than the one asked for.
+
+    Attributes:
+        asked: The device that was asked for.
+        used: The device that the model runs on.
+        failures: Why the others do not: one `tinykit.devices.Failure` for each.
+    """
+
+    def __init__(
+        self, message: str, *, asked: str = "", used: str = "", failures: Sequence[Any] = ()
+    ) -> None:
+        super().__init__(message)
+        self.asked = asked
+        self.used = used
+        self.failures = tuple(failures)

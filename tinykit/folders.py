@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tinykit import store
-from tinykit.errors import BackendError, ModelFileError, OptionError, TinykitError
+from tinykit.devices import CPU, Device
+from tinykit.errors import BackendError, DeviceError, ModelFileError, OptionError, TinykitError
 from tinykit.generation.judging import MAX_TOKENS, Judge, Marks
 from tinykit.graph_data import is_inside
 from tinykit.marks import digest, file_marks
@@ -129,7 +130,13 @@ def _marks(folder: Path, tokenizer: Tokenizer) -> Marks:
 
 
 def open_folder(
-    folder: Path, dtype: str, *, key: str, threads: int | None = None, progress: Progress | None = None
+    folder: Path,
+    dtype: str,
+    *,
+    key: str,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    device: Device = CPU,
 ) -> OpenedFolder:
     """Open the graph of a precision; `auto` takes the first that runs.
 
@@ -139,8 +146,10 @@ def open_folder(
         key: The model's name, under which prepared graphs are stored.
         threads: Threads for one operator.
         progress: Where to show the preparation.
+        device: Where to run it.
 
     Raises:
+        DeviceError: the device cannot be used, or computes something else than the CPU.
         OptionError: this precision is not there; the message lists those that are.
         ModelFileError: the files cannot be used.
         BackendError: the graph loads but does not run.
@@ -151,7 +160,9 @@ def open_folder(
     skipped: list[Skipped] = []
     for choice in choices:
         try:
-            opened = _open(folder, choice, tuple(skipped), key, threads, progress or Progress())
+            opened = _open(folder, choice, tuple(skipped), key, threads, progress or Progress(), device)
+        except DeviceError:
+            raise
         except (ModelFileError, BackendError) as error:
             if len(choices) == 1:
                 raise
@@ -195,13 +206,17 @@ def _open(
     key: str,
     threads: int | None,
     progress: Progress,
+    device: Device,
 ) -> OpenedFolder:
     files = {Path(name).name: folder / name for name in choice.extra}
     config = read_config(files)
     tokenizer = _tokenizer(folder, files)
     prepared = _prepare(folder, choice, config, key, progress)
-    backend = _load(prepared, choice, config, threads)
-    _check_steps(backend, choice)
+    backend = _load(prepared, choice, config, threads, device)
+    if device == CPU:
+        _check_steps(backend, choice)
+    else:
+        check_on_cpu(backend, lambda: _load(prepared, choice, config, threads))
     eos_ids = tuple(dict.fromkeys((*config.eos_ids, *tokenizer.end_ids())))
     return OpenedFolder(backend, tokenizer, config, eos_ids, skipped, prepared.passes)
 
@@ -218,7 +233,28 @@ def _hints(config: ModelConfig, windows: Mapping[str, int]) -> StateHints:
     return StateHints(config.sizes, {**windows, **config.windows()}, config.presents())
 
 
-def _load(prepared: _Prepared, choice: FileChoice, config: ModelConfig, threads: int | None) -> OnnxBackend:
+def check_on_cpu(backend: OnnxBackend, open_on_cpu: Callable[[], OnnxBackend]) -> None:
+    """Close `backend` and raise unless it chooses the tokens that the same graph chooses on the CPU.
+
+    Raises:
+        DeviceError: another token, or a step that failed.
+    """
+    from tinykit.backends.smoke import check_like
+
+    try:
+        trusted = open_on_cpu()
+        try:
+            check_like(backend, trusted)
+        finally:
+            trusted.close()
+    except BaseException:
+        backend.close()
+        raise
+
+
+def _load(
+    prepared: _Prepared, choice: FileChoice, config: ModelConfig, threads: int | None, device: Device = CPU
+) -> OnnxBackend:
     from tinykit.backends.onnx import OnnxBackend
 
     lengths = [n for n in (config.context_length, prepared.rotary_rows) if n]
@@ -231,6 +267,7 @@ def _load(prepared: _Prepared, choice: FileChoice, config: ModelConfig, threads:
         can_batch=prepared.can_batch,
         hints=_hints(config, prepared.windows),
         data=prepared.data,
+        device=device,
     )
 
 

@@ -5,20 +5,39 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from tinykit import settings, sources, store
-from tinykit.devices import choose_device
-from tinykit.errors import BackendError, ChecksumError, ModelFileError, OptionError, SourceError
-from tinykit.folders import OpenedFolder, Skipped, has_graphs, is_judge_folder, open_folder, open_judge
+from tinykit import residents, settings, sources, store
+from tinykit.checkpoints import Opened, checked_plan, open_other
+from tinykit.devices import CPU, Attempt, Device
+from tinykit.errors import (
+    BackendError,
+    ChecksumError,
+    DeviceError,
+    ModelFileError,
+    OptionError,
+    SourceError,
+)
+from tinykit.failures import FailureMemory
+from tinykit.folders import (
+    OpenedFolder,
+    Skipped,
+    check_on_cpu,
+    has_graphs,
+    is_judge_folder,
+    open_folder,
+    open_judge,
+)
 from tinykit.generation.engine import Engine
+from tinykit.generation.judging import Judge
 from tinykit.gguf_names import is_number_format, number_format
-from tinykit.loaded import Loaded
+from tinykit.loaded_model import Loaded
 from tinykit.marks import digest, file_marks
 from tinykit.model_spec import DTYPES, WEIGHTS, graphs_only
+from tinykit.placing import place
 from tinykit.progress import Progress
 from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource, get_model
 from tinykit.tokenizer import Tokenizer
@@ -32,6 +51,17 @@ DEFAULT_MODEL = "smollm2-135m-titles"
 _IMPORT_DTYPES = ("auto", "fp32", "q8", "q4")  # what weights without a graph can be imported to
 _AUTO = "auto"  # in the marker of an import: the precision that `auto` means for its weights
 _ALIASES = {"int8": "q8"}  # of an import; graphs may come as either
+
+
+class _Ready(NamedTuple):
+    """What generates or judges, where its files are, and the precisions that did not run."""
+
+    runner: Engine | Judge
+    folder: Path
+    skipped: tuple[Skipped, ...] = ()
+
+
+FAILURES = FailureMemory()  # of this process
 
 
 def checked_dtype(name: str | None, spec: ModelSpec) -> str:
@@ -208,59 +238,95 @@ def load(
     model: str | Path | ModelSpec,
     *,
     device: str | None = None,
+    backend: str | None = None,
     dtype: str | None = None,
     threads: int | None = None,
+    fallback: bool | None = None,
     progress: Progress | None = None,
     offline: bool | None = None,
 ) -> Loaded:
-    """Load a model by key or path.
+    """Load a model by key or path, on the first device of those asked for that runs it.
 
     Raises:
         UnknownModelError: neither a known key nor a file.
-        OptionError: a device, dtype or number of threads that does not exist.
+        OptionError: a device, backend, dtype or number of threads that does not exist.
+        DeviceError: `fallback` is False, and nothing that was asked for works.
         SourceError: the files cannot be had.
         ModelFileError: they cannot be used.
+        RestartNeededError: a model could not be released before.
     """
     spec = model if isinstance(model, ModelSpec) else get_model(model)
-    choose_device(settings.get("device", device))
+    wish = checked_plan(device, backend, spec)
     chosen_dtype = checked_dtype(dtype, spec)
     progress = progress or Progress()
     threads = settings.get("threads", threads)
+    fallback = settings.get("fallback", fallback)
     started = time.perf_counter()
-    local = on_this_machine(spec, chosen_dtype, progress=progress, offline=offline)
-    if folder := judge_folder(local):
-        judge, spec = open_judge(folder, chosen_dtype, threads=threads), replace(spec, task="judge")
-        progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
-        return Loaded(spec, judge, folder, time.perf_counter() - started)
-    if graphs := graph_folder(local):
-        opened = _open_graphs(spec, graphs, chosen_dtype, threads=threads, progress=progress, offline=offline)
-        engine = _engine(
-            opened.backend, opened.tokenizer, opened.eos_ids, spec, lambda: digest(_marks(graphs))
+
+    def open_on(attempt: Attempt) -> _Ready:
+        residents.require_sound(attempt.backend)
+        if attempt.backend == "onnx":
+            return _open_onnx(spec, chosen_dtype, attempt.device, threads, progress, offline)
+        opened = open_other(
+            spec,
+            attempt,
+            settings.get("dtype", dtype) or "auto",
+            threads=threads,
+            fingerprint=_fingerprint,
+            check=_check_hash,
+            progress=progress,
+            offline=offline,
         )
-        progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
-        return Loaded(spec, engine, graphs, time.perf_counter() - started, opened.skipped)
-    folder = prepare(local, chosen_dtype, progress=progress, offline=offline)
-    backend, eos_ids = _open(folder, threads=threads)
-    tokenizer = Tokenizer.from_folder(folder)
-    engine = _engine(backend, tokenizer, (*eos_ids, *tokenizer.end_ids()), spec, lambda: folder.name)
-    progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
-    return Loaded(spec, engine, folder, time.perf_counter() - started)
+        return _ready(opened, spec)
 
-
-def _engine(
-    backend: OnnxBackend,
-    tokenizer: Tokenizer,
-    eos_ids: Sequence[int],
-    spec: ModelSpec,
-    build: Callable[[], str],
-) -> Engine:
-    return Engine(
-        backend,
-        tokenizer,
-        eos_ids,
-        cache_bytes=settings.get("cache_bytes"),
-        identity=lambda: {"model": spec.key, "build": build()},
+    placed = place(
+        wish, open_on, model=spec.key, dtype=chosen_dtype, memory=FAILURES, fallback=bool(fallback)
     )
+    runner, folder, skipped = placed.opened
+    if isinstance(runner, Judge):
+        spec = replace(spec, task="judge")
+    residents.add(spec.key, runner)
+    progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
+    load_s = time.perf_counter() - started
+    return Loaded(spec, runner, folder, load_s, skipped, wish.asked, placed.failures)
+
+
+def _ready(opened: Opened, spec: ModelSpec) -> _Ready:
+    engine = Engine(
+        opened.backend,
+        opened.tokenizer,
+        opened.eos_ids,
+        cache_bytes=settings.get("cache_bytes"),
+        identity=lambda: {"model": spec.key, "build": opened.build()},
+    )
+    return _Ready(engine, opened.folder, opened.skipped)
+
+
+def _open_onnx(
+    spec: ModelSpec,
+    dtype: str,
+    device: Device,
+    threads: int | None,
+    progress: Progress,
+    offline: bool | None,
+) -> _Ready:
+    local = on_this_machine(spec, dtype, progress=progress, offline=offline)
+    if judge := judge_folder(local):
+        return _Ready(open_judge(judge, dtype, threads=threads), judge)
+    if graphs := graph_folder(local):
+        opened = _open_graphs(
+            spec, graphs, dtype, threads=threads, progress=progress, offline=offline, device=device
+        )
+        build = lambda: digest(_marks(graphs))  # noqa: E731
+        parts = Opened(opened.backend, opened.tokenizer, opened.eos_ids, graphs, build, opened.skipped)
+        return _ready(parts, spec)
+    folder = prepare(local, dtype, progress=progress, offline=offline)
+    backend, eos_ids = _open(folder, threads=threads, device=device)
+    if device != CPU:
+        check_on_cpu(backend, lambda: _open(folder, threads=threads)[0])
+    tokenizer = Tokenizer.from_folder(folder)
+    ends = (*eos_ids, *tokenizer.end_ids())
+    return _ready(Opened(backend, tokenizer, ends, folder, lambda: folder.name), spec)
 
 
 def _open_graphs(
@@ -271,10 +337,13 @@ def _open_graphs(
     threads: int | None = None,
     progress: Progress,
     offline: bool | None,
+    device: Device = CPU,
 ) -> OpenedFolder:
     """Open a folder of graphs; `auto` fetches the next precision of a hub repo if one does not run."""
     try:
-        return open_folder(folder, dtype, key=spec.key, threads=threads, progress=progress)
+        return open_folder(folder, dtype, key=spec.key, threads=threads, progress=progress, device=device)
+    except DeviceError:
+        raise
     except (ModelFileError, BackendError) as error:
         from tinykit import hub
 
@@ -287,7 +356,9 @@ def _open_graphs(
     for other in others:
         try:
             folder = sources.fetch(spec, other, progress=progress, offline=offline)
-            opened = open_folder(folder, other, key=spec.key, threads=threads, progress=progress)
+            opened = open_folder(
+                folder, other, key=spec.key, threads=threads, progress=progress, device=device
+            )
         except (ModelFileError, BackendError) as error:
             tried.append(Skipped(other, error.message))
         except SourceError as error:
@@ -377,7 +448,7 @@ def _smoke(folder: Path, dtype: DecoderDtype) -> None:
         )
 
 
-def _open(folder: Path, *, threads: int | None) -> tuple[OnnxBackend, list[int]]:
+def _open(folder: Path, *, threads: int | None, device: Device = CPU) -> tuple[OnnxBackend, list[int]]:
     from tinykit.backends.onnx import OnnxBackend
     from tinykit.convert.importer import GRAPH_NAMES
 
@@ -386,7 +457,11 @@ def _open(folder: Path, *, threads: int | None) -> tuple[OnnxBackend, list[int]]
         graph = folder / "onnx" / name
         if graph.is_file():
             backend = OnnxBackend(
-                graph, dtype=dtype, context_length=config["max_position_embeddings"], threads=threads
+                graph,
+                dtype=dtype,
+                context_length=config["max_position_embeddings"],
+                threads=threads,
+                device=device,
             )
             return backend, config["eos_token_id"]
     raise ModelFileError(

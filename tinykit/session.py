@@ -11,19 +11,23 @@ from typing import Any, Self
 
 from tinykit import settings
 from tinykit.answers import Answers
+from tinykit.backends.base import BackendInfo, EncoderInfo
+from tinykit.checkpoints import checked_plan
 from tinykit.choosing import Choosing
 from tinykit.errors import ClosedError, OptionError
+from tinykit.failures import FailedRun
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task
 from tinykit.generation.engine import Engine
 from tinykit.generation.judging import Judge
 from tinykit.language import is_english
-from tinykit.loaded import Loaded, not_for_text
-from tinykit.loading import DEFAULT_MODEL, checked_dtype, load
+from tinykit.loaded_model import Loaded, not_for_text
+from tinykit.loading import DEFAULT_MODEL, FAILURES, checked_dtype, load
 from tinykit.many import as_list, checked_count, run_in_order, title_or_failure
 from tinykit.progress import Progress, ProgressEvent
 from tinykit.reasons import Reason, Step
 from tinykit.recipes import DEFAULT_RECIPE, Recipe, get_recipe
 from tinykit.registry import ModelSpec, get_model
+from tinykit.residents import release
 from tinykit.titles import has_task, has_text, prepare_conversation
 from tinykit.titling import Title, first_words_title, fixed_prefix, model_title, no_task, title_task
 from tinykit.tokenizer import Message, as_messages
@@ -39,9 +43,11 @@ class TinySession(Answers, Choosing):
             safetensors. By default titles come from the title model, chats from the model it was made from.
         adapter: Folder of a LoRA adapter (PEFT layout) to merge into the model.
         recipe: How to make titles: a name, a JSON or TOML file, or a `Recipe`.
-        device: Where to compute; ``auto`` and ``cpu`` are known.
+        device: Where to compute: ``cpu`` (the default), ``auto``, ``gpu``, or a device such as ``cuda``.
+        backend: What to compute with: ``onnx``, ``mlx``, ``transformers``, or one that a package brings.
         dtype: Precision of the weights; ``auto`` takes the model's own recommendation.
         threads: Threads to compute with.
+        fallback: False raises where the CPU would be used in place of what was asked for.
         progress: False shows nothing; a function gets `ProgressEvent`s; None follows the settings.
         offline: True never uses the network.
         lazy: Load at the first call that needs the model, not now. No title of ``first-words`` needs it.
@@ -50,6 +56,7 @@ class TinySession(Answers, Choosing):
         UnknownModelError, UnknownRecipeError, OptionError: what was asked for does not exist.
         SourceError: the model's files cannot be had; the kinds say why.
         ModelFileError: they cannot be used.
+        DeviceError: nothing that was asked for works, and `fallback` is False.
     """
 
     def __init__(
@@ -59,8 +66,10 @@ class TinySession(Answers, Choosing):
         adapter: str | Path | None = None,
         recipe: str | Path | Recipe | None = None,
         device: str | None = None,
+        backend: str | None = None,
         dtype: str | None = None,
         threads: int | None = None,
+        fallback: bool | None = None,
         progress: bool | Callable[[ProgressEvent], None] | None = None,
         offline: bool | None = None,
         lazy: bool = False,
@@ -69,11 +78,14 @@ class TinySession(Answers, Choosing):
         wanted = recipe if recipe is not None else settings.get("recipe") or self.spec.recipe
         self.recipe = get_recipe(wanted or DEFAULT_RECIPE)
         checked_dtype(dtype, self.spec)
+        checked_plan(device, backend, self.spec)
         self._progress = Progress(progress)
         self._load_options: dict[str, Any] = {
             "device": device,
+            "backend": backend,
             "dtype": dtype,
             "threads": threads,
+            "fallback": fallback,
             "progress": self._progress,
             "offline": offline,
         }
@@ -116,6 +128,22 @@ class TinySession(Answers, Choosing):
     def load_s(self) -> float:
         """Seconds spent loading models so far."""
         return sum(loaded.load_s for loaded in self._loaded.values())
+
+    @property
+    def info(self) -> BackendInfo | EncoderInfo:
+        """What the session's model runs on, read back from the library; loads it if need be."""
+        return self.load().info
+
+    @property
+    def failures(self) -> tuple[FailedRun, ...]:
+        """Where this session's models failed lately; they are not tried there again for some minutes."""
+        keys = {self.spec.key, self.spec.chat_model, *self._loaded}
+        return tuple(run for run in FAILURES.all() if run.model in keys)
+
+    def clear_failures(self) -> None:
+        """Forget them, so that the next load tries every device again."""
+        for run in self.failures:
+            FAILURES.clear(run.model)
 
     def title(
         self,
@@ -201,12 +229,36 @@ class TinySession(Answers, Choosing):
         found = run_in_order(engine, tasks, batch_size=size, progress=self._progress, unit="titles")
         return [title_or_failure(one, chosen) for one in found]
 
-    def close(self) -> None:
-        """Release the model's memory; closing twice is harmless."""
+    def unload(self) -> None:
+        """Release the memory of what is loaded; the next call that needs a model loads it again.
+
+        Raises:
+            RestartNeededError: a library failed to release a model. The session does not hold it any more.
+        """
         with self._lock:
-            loaded, self._loaded, self._is_closed = self._loaded, {}, True
-        for model in loaded.values():
-            model.close()
+            self._release()
+
+    def close(self) -> None:
+        """Release the model's memory for good; closing twice is harmless.
+
+        Raises:
+            RestartNeededError: as `unload`.
+        """
+        with self._lock:
+            self._is_closed = True
+            self._release()
+
+    def _release(self) -> None:
+        """Let go of the models only after the libraries have, and whether or not they could."""
+        errors = []
+        for loaded in list(self._loaded.values()):
+            try:
+                release(loaded.runner)
+            except Exception as error:
+                errors.append(error)
+        self._loaded = {}
+        if errors:
+            raise errors[0]
 
     def __enter__(self) -> Self:
         return self
@@ -222,8 +274,13 @@ class TinySession(Answers, Choosing):
             return f"<TinySession {self.spec.key}, {state}>"
         loaded = self._loaded[self.spec.key]
         info, does = loaded.info, "a judge" if loaded.is_judge else f"titles by {self.recipe.name}"
+        place = info.device
+        if place == "cpu" and loaded.asked not in ("auto", "cpu"):
+            place += f", not {loaded.asked}"
+        if info.device_share is not None and info.device_share < 1:
+            place += f" with {info.device_share:.0%} of the work"
         return (
-            f"<TinySession {self.spec.key} {info.dtype} on {info.device} "
+            f"<TinySession {self.spec.key} {info.dtype} on {place} "
             f"({info.backend}, {info.threads} threads), {does}>"
         )
 

@@ -78,7 +78,9 @@ SETTINGS: dict[str, Setting] = {
         Setting("home", Path, None, "Folder for models and caches; by default in the user's cache folder."),
         Setting("model", str, None, "Model to load when none is named."),
         Setting("recipe", str, None, "Recipe for titles when none is named."),
-        Setting("device", str, None, "Where to compute: auto, cpu, or the name of another device."),
+        Setting("device", str, None, "Where to compute: auto, gpu, cpu, or the name of another device."),
+        Setting("backend", str, None, "What to compute with: auto, onnx, mlx, transformers, or your own."),
+        Setting("fallback", bool, True, "Use the CPU, with a warning, where the device does not work."),
         Setting("dtype", str, None, "Precision of the weights, such as q8."),
         Setting(
             "threads", int, None, "Threads to compute with; by default the machine decides.",

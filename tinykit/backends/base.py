@@ -25,6 +25,9 @@ class BackendInfo:
         exact_tokens: Forwards of at least so many tokens give bit for bit the same logits, however the tokens
             are cut into forwards; None where nobody has looked.
         bytes_per_token: Memory that one token of one sequence takes in a state that grows.
+        device_share: How much of the heavy work the device does and not the CPU in its place, from 0 to 1;
+            None if the library does not tell.
+        weights_bytes: What the weights weigh.
     """
 
     backend: str
@@ -39,6 +42,8 @@ class BackendInfo:
     is_shape_invariant: bool
     exact_tokens: int | None
     bytes_per_token: int
+    device_share: float | None = None
+    weights_bytes: int = 0
 
 
 class State(Protocol):
@@ -155,3 +160,5 @@ class EncoderInfo:
     dtype: str
     context_length: int
     threads: int
+    device_share: float | None = 1.0
+    weights_bytes: int = 0

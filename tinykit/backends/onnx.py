@@ -15,7 +15,7 @@ from tinykit.backends.onnx_inputs import Inputs
 from tinykit.backends.onnx_session import Graph
 from tinykit.backends.onnx_state import OnnxState
 from tinykit.backends.signature import NO_HINTS, StateHints, find_states, numpy_dtype
-from tinykit.devices import default_threads
+from tinykit.devices import CPU, Device, default_threads
 from tinykit.errors import BackendError, ModelFileError
 
 # written by tinykit.convert.decoder: the graph's attention accepts one buffer as past and present
@@ -43,8 +43,10 @@ class OnnxBackend:
         hints: What the model's configuration says about its states.
         data: All files with weights by the names that the graph has for them, if they lie elsewhere than
             beside `path`.
+        device: Where to run. Off the CPU the states go back and forth with plain feeds.
 
     Raises:
+        DeviceError: the device cannot be used.
         ModelFileError: ONNX Runtime cannot load the file.
         UnsupportedModelError: the graph has an input or state that tinykit does not know.
     """
@@ -60,9 +62,12 @@ class OnnxBackend:
         can_batch: bool | None = None,
         hints: StateHints = NO_HINTS,
         data: Mapping[str, Path] | None = None,
+        device: Device = CPU,
     ) -> None:
         threads = threads or default_threads()
-        self._graph = graph = Graph(path, threads, data or {})
+        self._graph = graph = Graph(path, threads, data or {}, device)
+        if device != CPU:  # one buffer as past and present is a matter of addresses in this memory
+            shared_kv = False
         self._ports = find_states(graph.inputs, graph.outputs, hints)
         self._inputs = Inputs(graph.inputs, context_length)
         logits = next((port for port in graph.outputs if port.name == "logits"), None)
@@ -79,20 +84,23 @@ class OnnxBackend:
             with graph.running():
                 vocab_size = self._forward_plain([0], OnnxState(self._ports, shared=False), 1).shape[1]
         self._logits = np.zeros((1, 1, vocab_size), numpy_dtype(logits))
+        weights_bytes = _weights_bytes(path, data or {})
         self.info = BackendInfo(
             backend="onnx",
-            device="cpu",
+            device=device.name,
             providers=graph.providers,
             dtype=dtype,
             vocab_size=vocab_size,
             context_length=context_length,
             threads=threads,
-            chunk_tokens=_chunk_tokens(path, dtype),
+            chunk_tokens=_chunk_tokens(weights_bytes, dtype),
             can_batch=(is_ours and self._shared_kv if can_batch is None else can_batch)
             and self._has_batches(),
             is_shape_invariant=False,
             exact_tokens=_EXACT_TOKENS if is_ours else None,
             bytes_per_token=sum(port.bytes_per_token for port in self._ports),
+            device_share=graph.device_share,
+            weights_bytes=weights_bytes,
         )
 
     def new_state(self) -> OnnxState:
@@ -200,10 +208,14 @@ class OnnxBackend:
         return logits[0, -rows:]
 
 
-def _chunk_tokens(path: Path, dtype: str) -> int:
+def _weights_bytes(path: Path, data: Mapping[str, Path]) -> int:
+    beside = path.parent.glob(f"{glob.escape(path.name)}*")
+    return sum(file.stat().st_size for file in {*beside, *data.values()})
+
+
+def _chunk_tokens(size_bytes: int, dtype: str) -> int:
     """Fewer tokens for larger models, whose size is told by their files; the same on every machine."""
     bits = re.search("32|16|8|4", dtype)
-    size_bytes = sum(file.stat().st_size for file in path.parent.glob(f"{glob.escape(path.name)}*"))
     weights = 8 * size_bytes / int(bits.group() if bits else 8)
     tokens = int(_CHUNK_TOKENS * _CHUNK_WEIGHTS / weights)
     return min(max(tokens // _CHUNK_STEP * _CHUNK_STEP, _CHUNK_STEP), _CHUNK_TOKENS)

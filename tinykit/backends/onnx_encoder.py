@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from glob import escape
 from pathlib import Path
 from typing import Protocol
 
@@ -80,6 +81,7 @@ class EncoderBackend:
             dtype=dtype,
             context_length=context_length,
             threads=threads,
+            weights_bytes=sum(file.stat().st_size for file in path.parent.glob(f"{escape(path.name)}*")),
         )
 
     def option_logits(self, rows: Sequence[Row], pad_id: int) -> list[list[float]]:

@@ -10,8 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tinykit.backends.base import Array
+from tinykit.backends.onnx_providers import heavy_share, open_on
 from tinykit.backends.signature import Port
-from tinykit.errors import BackendError, ClosedError, ForwardInterrupted, ModelFileError, TinykitError
+from tinykit.devices import CPU, Device
+from tinykit.errors import (
+    BackendError,
+    ClosedError,
+    DeviceError,
+    ForwardInterrupted,
+    ModelFileError,
+    TinykitError,
+)
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -32,11 +41,14 @@ def mapped(file: Path) -> mmap.mmap:
         ) from error
 
 
-def open_session(path: Path, threads: int, maps: Mapping[str, mmap.mmap]) -> onnxruntime.InferenceSession:
-    """A session on the CPU; `maps` holds files with weights by the names that the graph has for them.
+def open_session(
+    path: Path, threads: int, maps: Mapping[str, mmap.mmap], device: Device = CPU
+) -> onnxruntime.InferenceSession:
+    """A session on a device; `maps` holds files with weights by the names that the graph has for them.
 
     Raises:
-        ModelFileError: ONNX Runtime cannot load the file.
+        DeviceError: the device is not there or cannot load the file.
+        ModelFileError: ONNX Runtime cannot load the file on the CPU.
     """
     import onnxruntime
 
@@ -51,9 +63,8 @@ def open_session(path: Path, threads: int, maps: Mapping[str, mmap.mmap]) -> onn
         raise ModelFileError(f"There is no file {path}.", path=path)
 
     def opened(disabled: list[str] | None = None) -> onnxruntime.InferenceSession:
-        return onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled
-        )
+        session: onnxruntime.InferenceSession = open_on(device, path, options, disabled=disabled)
+        return session
 
     try:
         try:
@@ -62,7 +73,14 @@ def open_session(path: Path, threads: int, maps: Mapping[str, mmap.mmap]) -> onn
             if _FAULTY_FUSION not in str(error):
                 raise
             return opened([_FAULTY_FUSION])
+    except DeviceError:
+        raise
     except Exception as error:
+        if device != CPU:
+            said = " ".join(str(error).split())  # all of it: the library that is missing comes last
+            raise DeviceError(
+                f"{device.provider} cannot load {path.name}: {said}", asked=device.name, failures=()
+            ) from error
         raise ModelFileError(
             f"ONNX Runtime {onnxruntime.__version__} cannot load {path}: {_first_line(error)}",
             hint="The file may be damaged or need a newer onnxruntime: tinykit doctor shows both.",
@@ -77,15 +95,16 @@ class Graph:
     stop it.
     """
 
-    def __init__(self, path: Path, threads: int, data: Mapping[str, Path]) -> None:
+    def __init__(self, path: Path, threads: int, data: Mapping[str, Path], device: Device = CPU) -> None:
         import onnxruntime
 
         # the session reads these for as long as it lives
         self._maps = {name: mapped(file) for name, file in data.items()}
-        session = open_session(path, threads, self._maps)
+        session = open_session(path, threads, self._maps, device)
         self.inputs: Sequence[Port] = session.get_inputs()
         self.outputs: Sequence[Port] = session.get_outputs()
         self.providers = tuple(session.get_providers())
+        self.device_share = 1.0 if device == CPU else heavy_share(session, device.provider)
         self.metadata: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
         self._session: Any = session
         self._new_options: Callable[[], Any] = onnxruntime.RunOptions

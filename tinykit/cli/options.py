@@ -7,14 +7,14 @@ from typing import Any
 import click
 
 from tinykit import settings
-from tinykit.devices import choose_device
+from tinykit.devices import device_name
 
 
 def check_setting(context: click.Context, option: click.Parameter, value: Any) -> Any:
     """The option as given; if it or the setting behind it is bad, that is said before anything is fetched."""
     chosen = settings.get(str(option.name), value)
     if option.name == "device":
-        choose_device(chosen)
+        device_name(chosen)
     return value
 
 

@@ -109,7 +109,7 @@ def import_model(
         ModelFileError: weights, tokenizer or adapter are damaged or do not fit together.
     """
     checkpoint = source if adapter is None else AdaptedCheckpoint(source, adapter)
-    _write_tokenizer(source, folder)
+    write_tokenizer(source, folder)
     config = json.dumps(checkpoint.architecture.config(), indent=1)
     (folder / "config.json").write_text(config, encoding="utf-8")
     graph = folder / "onnx" / GRAPH_NAMES[dtype]
@@ -118,7 +118,7 @@ def import_model(
     return graph
 
 
-def _write_tokenizer(source: Source, folder: Path) -> None:
+def write_tokenizer(source: Source, folder: Path) -> None:
     """Refuse a tokenizer that cannot be opened or that has more tokens than the embedding has rows."""
     rows = source.architecture.vocab_size
     try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinykit.backends.base import BackendInfo, EncoderInfo
+from tinykit.devices import Failure
 from tinykit.errors import OptionError
 from tinykit.folders import Skipped
 from tinykit.generation.engine import Engine
@@ -18,7 +19,8 @@ class Loaded:
     """A model that is ready to generate or to judge, and the seconds it took, with download and import the
     first time.
 
-    `skipped` tells which precisions `auto` tried in vain, and why.
+    `skipped` tells which precisions `auto` tried in vain, and why; `failures` the same of devices. What was
+    asked for is in `asked`, what it runs on in `info`.
     """
 
     spec: ModelSpec
@@ -26,6 +28,8 @@ class Loaded:
     folder: Path
     load_s: float
     skipped: tuple[Skipped, ...] = ()
+    asked: str = "cpu"
+    failures: tuple[Failure, ...] = ()
 
     @property
     def is_judge(self) -> bool:
