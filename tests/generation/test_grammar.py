@@ -91,7 +91,8 @@ def walk(data, both, constraint, steps=200):
 
 
 literals = st.sampled_from(["a", "b", "yes", "no", "é", "日本", " ", "12", r"\.", "-", "/", "x y"])
-classes = st.sampled_from(["[ab]", "[a-z]", "[^a]", r"\d", "[é日]", "[A-Z0-9_]", r"[\[\]]"])
+# no \d: which digits there are depends on the version of Unicode
+classes = st.sampled_from(["[ab]", "[a-z]", "[^a]", "[0-9]", "[é日]", "[A-Z0-9_]", r"[\[\]]"])
 finite = st.recursive(
     literals | classes,
     lambda inner: st.one_of(
