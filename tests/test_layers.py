@@ -12,12 +12,12 @@ LAYERS = [
     {"displays", "errors", "events", "optional", "settings", "progress"},
     {
         "casing", "catalog", "checks", "devices", "disk", "download", "failures", "extraction", "fillers", "focus", "hub", "hub_cache", "hub_listing", "hub_notes", "language", "package_index", "phrases",
-        "marks", "model_config", "model_files", "model_spec", "own_models", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "token_bytes", "wordlists", "tokenizer",
+        "marks", "model_config", "model_files", "model_spec", "own_models", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "token_bytes", "wordlists", "tokenizer", "chat_template",
         "gguf_names", "graph_data", "hub_files", "known_issues",
     },
     {"convert", "backends"},
     {"generation"},
-    {"checkpoints", "folders", "loaded_model", "loading", "placing", "residents"},
+    {"checkpoints", "folders", "loaded_model", "builds", "loading", "placing", "residents"},
     {"session", "answers", "call_options", "choosing", "many", "titling", "inventory", "model_facts"},
     {"lab", "tune", "doctor", "cli", "__main__"},
 ]  # fmt: skip

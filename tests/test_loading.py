@@ -41,7 +41,7 @@ def test_gguf_path_loads_and_generates(gguf):
 
 def test_import_is_done_once(gguf, monkeypatch):
     first = loading.load(gguf, progress=Progress(False)).folder
-    monkeypatch.setattr(loading, "_import", lambda *a: pytest.fail("imported again"))
+    monkeypatch.setattr(loading, "import_into", lambda *a: pytest.fail("imported again"))
     assert loading.load(gguf, progress=Progress(False)).folder == first
 
 

