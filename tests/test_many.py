@@ -45,7 +45,17 @@ def test_failed_title_says_why_and_loses_no_other(session):
     assert isinstance(found[1].error, OptionError)
     assert [step.reason for step in found[1].why] == [Reason.FAILED]
     assert found[0].error is found[2].error is None
-    assert session.titles([7]) == [None]
+    with pytest.warns(
+        UserWarning, match=r"1 of 2 titles failed; title_results\(\) tells why. The first: The message"
+    ):
+        assert session.titles([7, "hi"]) == [None, None]
+
+
+def test_single_chat_is_no_list_of_chats(session):
+    chat = [{"role": "user", "content": "fix the login"}, {"role": "assistant", "content": "How?"}]
+    for call in (session.titles, session.complete_many):
+        with pytest.raises(OptionError, match="this is a single chat"):
+            call(chat)
 
 
 def test_titles_without_a_model_load_none(tmp_path):

@@ -63,6 +63,7 @@ _CONSTRAINTS: dict[str, Callable[[Any], Constraint]] = {
     "lark": Constraint.lark,
     "gbnf": Constraint.gbnf,
 }
+_OF_SOME_CALLS = ("system", "slot", "reuse", "n", "on_chunk", "on_verify", "batch_size")
 _OTHERS = ("max_tokens", "stop", "draft", "logprobs", "timeout_s", "exact")
 
 
@@ -74,7 +75,7 @@ def generation_options(given: Mapping[str, Any]) -> GenerationOptions:
     """
     for name in given:
         if name not in CallOptions.__annotations__:
-            near = difflib.get_close_matches(name, CallOptions.__annotations__, 1)
+            near = difflib.get_close_matches(name, [*CallOptions.__annotations__, *_OF_SOME_CALLS], 1)
             raise OptionError(
                 f"Unknown option {name!r}.",
                 hint=f"Did you mean {near[0]}?"

@@ -75,7 +75,15 @@ def as_list(items: Iterable[T], name: str) -> list[T]:
             name=name,
             value=items,
         )
-    return list(items)
+    found = list(items)
+    if found and all(isinstance(item, Mapping) and "role" in item for item in found):
+        raise OptionError(
+            f"{name} must be a list of texts or chats; this is a single chat.",
+            hint=f"Put it into a list: [{name.removesuffix('s')}].",
+            name=name,
+            value=items,
+        )
+    return found
 
 
 def checked_count(value: object, name: str) -> int:

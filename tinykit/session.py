@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -201,6 +202,13 @@ class TinySession(Answers, Choosing):
     ) -> list[str | None]:
         """Titles for many messages, in their order; None as `title` gives it, and where one failed."""
         results = self.title_results(messages, recipe=recipe, batch_size=batch_size, exact=exact)
+        failed = [result.error for result in results if result.error is not None]
+        if failed:
+            warnings.warn(
+                f"{len(failed)} of {len(results)} titles failed; title_results() tells why. "
+                f"The first: {failed[0]}",
+                stacklevel=2,
+            )
         return [result.text for result in results]
 
     def title_results(

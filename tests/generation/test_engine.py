@@ -283,3 +283,16 @@ def test_shared_prefix():
     assert shared_prefix([1, 2, 3], [1, 2, 4]) == 2
     assert shared_prefix([1, 2], [1, 2, 3]) == 2
     assert shared_prefix([], [1]) == 0
+
+
+@pytest.mark.parametrize("slot", [None, 0])
+@pytest.mark.parametrize("options", [{}, {"exact": True}, {"draft": True}], ids=str)
+def test_only_what_a_prefill_computes_is_kept_of_a_real_graph(tmp_path, slot, options):
+    """Decode steps leave other last bits, which must not change a later answer."""
+    engine, prompt = tiny_engine(tmp_path), tuple(range(3, 40))
+    completion = engine.generate(Request(prompt, GenerationOptions(8, **options), slot=slot))
+    kept = engine.cache.last[0] if slot is None else engine.slots[slot].token_ids
+    assert kept == prompt
+    following = Request((*prompt, *completion.token_ids, 7, 8, 9), GenerationOptions(8), slot=slot)
+    fresh = tiny_engine(tmp_path).generate(following)
+    assert engine.generate(following) == fresh

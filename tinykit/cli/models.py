@@ -213,6 +213,14 @@ def _names(keys: Iterable[str], is_all: bool) -> list[str]:
 
 
 def _not_here(spec: ModelSpec) -> NotFoundError:
+    from tinykit.registry import FileSource
+
+    source = spec.sources[0]
+    if isinstance(source, FileSource):
+        return NotFoundError(
+            f"Nothing was made of {source.path} yet, so there is nothing to check or to remove",
+            hint=f"Import it with: tinykit models download {source.path}",
+        )
     return NotFoundError(
         f"{spec.key} is not on this machine", hint=f"Fetch it with: tinykit models download {spec.key}"
     )

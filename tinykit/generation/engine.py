@@ -316,11 +316,12 @@ class Engine:
                 return
             state.truncate(right)
         prefix = run.request.prefix_tokens
+        if state.can_truncate and not self.backend.info.is_shape_invariant:
+            # what a fresh prefill would compute to the last bit, so that reuse never changes an answer
+            state.truncate(min(state.length, len(run.request.prompt_ids)))
         if slot is not None:
             if prefix is not None and prefix < state.length and state.can_truncate:
                 self.cache.keep_prefix(tokens[:prefix], state)
-                # the same in a batch, whose rows keep to themselves what their steps add
-                state.truncate(min(state.length, len(run.request.prompt_ids)))
             slot.token_ids, slot.state = tokens[: state.length], state
             self.slots.shrink(self.cache.budget_bytes, except_for=slot)
             return
@@ -328,14 +329,7 @@ class Engine:
             if not state.can_truncate:
                 return  # a copy of the prefix's state is kept already
             state.truncate(prefix)
-        elif state.can_truncate and not self._is_steady(run):
-            # what a fresh prefill would compute to the last bit, so that reuse never changes an answer
-            state.truncate(min(state.length, len(run.request.prompt_ids)))
         self.cache.keep(tokens[: state.length], state)
-
-    def _is_steady(self, run: Run) -> bool:
-        """Whether decode steps leave the same state as a prefill of the same tokens."""
-        return run.request.options.exact or self.backend.info.is_shape_invariant
 
     def _matcher(self, request: Request) -> Matcher | None:
         constraint = request.options.constraint

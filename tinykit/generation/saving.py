@@ -6,8 +6,10 @@ Its metadata names the model, its build and its precision, since a state means n
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,7 @@ def save_state(engine: Engine, path: str | Path, *, slot: SlotName | None = None
         # copies, since what goes on in the slot while the file is written overwrites the state
         tensors = {_PREFIX + name: np.array(array, order="C") for name, array in state.dump().items()}
     tensors[_TOKENS] = np.asarray(token_ids, np.int64)
-    return _write(path, tensors, {"format": _FORMAT, **engine.identity})
+    return _write(path, tensors, {"format": _FORMAT, "sha256": _digest(tensors), **engine.identity})
 
 
 def restore_state(engine: Engine, path: str | Path, *, slot: SlotName | None = None) -> int:
@@ -61,6 +63,8 @@ def restore_state(engine: Engine, path: str | Path, *, slot: SlotName | None = N
                 hint="Open the model that saved it, with the same dtype.",
                 path=path,
             )
+    if metadata.get("sha256") != _digest(tensors):
+        raise ModelFileError(f"{path} is damaged: its checksum does not fit.", path=path)
     ids = _checked_ids(tensors.pop(_TOKENS, None), engine.backend.info.vocab_size, path)
     arrays = {name.removeprefix(_PREFIX): array for name, array in tensors.items()}
     with engine.turn():
@@ -70,6 +74,15 @@ def restore_state(engine: Engine, path: str | Path, *, slot: SlotName | None = N
         else:
             _put(engine, slot, ids, state)
     return len(ids)
+
+
+def _digest(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
+    """A checksum of the names and the contents."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(tensors[name]).data)
+    return found.hexdigest()
 
 
 def _checked_path(path: str | Path) -> Path:

@@ -25,6 +25,9 @@ class Stream(Iterator[Chunk]):
     def __next__(self) -> Chunk:
         try:
             return next(self._steps)
+        except KeyboardInterrupt as error:
+            error.partial = self.result  # type: ignore[attr-defined]
+            raise
         except ValueError as error:
             if "already executing" not in str(error):
                 raise
