@@ -325,6 +325,14 @@ def test_home_below_a_file_is_said(run, tmp_path, monkeypatch):
     json.loads(run("--json")[1])
 
 
+def test_verify_of_a_folder_that_nothing_was_made_of_names_it(run):
+    folder = Path(__file__).parent / "fixtures" / "hub" / "lfm2"
+    code, out, err = run("verify", folder)
+    assert (code, out) == (4, "")
+    assert f"Nothing was made of {folder} yet" in err
+    assert f"tinykit models download {folder}" in err
+
+
 def test_verify_all_and_what_is_not_here(run):
     assert run("verify", "--all") == (0, "", "No models are here.\n")
     code, _, err = run("verify", "tiny")

@@ -188,8 +188,8 @@ class Request:
         prompt_ids: Token ids of the prompt.
         options: How to go on from it.
         prefix_tokens: How many of the prompt's first tokens other requests share (a recipe's fixed part): the
-            engine then keeps the state of that prefix only. With None it keeps that of the whole exchange,
-            which the next turn of a chat extends.
+            engine then keeps the state of that prefix only. With None it keeps that of the whole prompt,
+            which the next turn of a chat extends; that of the answer too where that changes no bit.
         slot: A conversation whose state is kept; its requests run one after the other.
         reuse: False computes the whole prompt, whatever is kept: for measurements.
     """
