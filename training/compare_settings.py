@@ -2,8 +2,9 @@
 
 usage: python training/compare_settings.py --out runs [--pairs 320] [name ...]
 
-Every run sees the same pairs in the same order, with its own settings, and ends with a rate that has come
-down. Results are appended to runs/results.jsonl; a run that is in there is not done again.
+Every run takes the same number of samples, with its own settings, and ends with a rate that has come down:
+the same pairs in the same order, but for those that see fewer pairs several times. Results are appended to
+runs/results.jsonl; a run that is in there is not done again.
 """
 
 import argparse
@@ -47,6 +48,8 @@ OPTIONS = {
     "batch-4": {"batch_size": 4},
     "rate-4e-3": {"learning_rate": 4e-3},
     "layers-5-29": {"first_layer": 5},
+    "pairs-160-twice": {"pairs": 160},
+    "pairs-80-four-times": {"pairs": 80},
     "message-400": {"max_chars": 400},
     "message-1000": {"max_chars": 1000},
 }
@@ -58,7 +61,7 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(OPTIONS)}; all by default")
     parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--pairs", type=int, default=320, help="pairs that each run sees")
+    parser.add_argument("--pairs", type=int, default=320, help="samples that each run takes")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     results = options.out / "results.jsonl"
@@ -79,6 +82,7 @@ def run(name: str, wanted: int, out: Path) -> dict[str, object]:
     recipe = replace(recipe, preparation=replace(recipe.preparation, max_chars=chars))
     trained, chosen_by, scored = split(english_pairs(), 0.06)
     held_out = [*chosen_by, *scored]
+    trained = trained[: changes.pop("pairs", None)]
     options = replace(STANDARD, epochs=wanted / len(trained), **changes)
     source = open_source(sources.fetch(get_model(BASE)))
     with TemporaryDirectory() as folder:
