@@ -64,3 +64,38 @@ def test_signatures_show_the_options_with_their_defaults(name, own):
 def test_every_option_is_described():
     for name in CallOptions.__annotations__:
         assert name in CallOptions.__doc__, name
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda session: TinySession(modle="x"), "model"),
+        (lambda session: TinySession("smollm2-135m", dtpye="q8"), "dtype"),
+        (lambda session: session.choose("a", ["b", "c"], calibrat=1), "calibrate"),
+        (lambda session: session.yes_no("a?", contxt="b"), "context"),
+        (lambda session: session.score("a?", ["b", "c"], level=1), "levels"),
+        (lambda session: session.judge("a", question={}), "questions"),
+        (lambda session: session.title("a", recip="x"), "recipe"),
+        (lambda session: session.title_result("a", recip="x"), "recipe"),
+        (lambda session: session.titles(["a"], batchsize=3), "batch_size"),
+        (lambda session: session.title_results(["a"], exct=True), "exact"),
+        (lambda session: session.save_state("a", slt=0), "slot"),
+        (lambda session: session.restore_state("a", slt=0), "slot"),
+        (lambda session: session.free_slot(slott=0), "slot"),
+    ],
+)
+def test_misspelt_keyword_names_the_nearest(call, meant):
+    session = TinySession(recipe="first-words", lazy=True)
+    with pytest.raises(OptionError, match=r"Unknown option '\w+'\.\nDid you mean " + meant + r"\?"):
+        call(session)
+
+
+def test_keyword_like_no_other_lists_those_that_there_are():
+    with pytest.raises(OptionError, match="Known are message, recipe"):
+        TinySession(recipe="first-words", lazy=True).title("a", zzz=1)
+
+
+def test_signatures_are_still_those_of_the_methods():
+    assert list(inspect.signature(TinySession.choose).parameters)[:3] == ["self", "prompt", "options"]
+    assert "model" in inspect.signature(TinySession).parameters
+    assert TinySession.title.__doc__.startswith("A short title")

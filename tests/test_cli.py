@@ -343,6 +343,49 @@ def test_complete_prints_text_and_statistics(run, gguf):
     assert err.endswith("ended by length\n")
 
 
+def test_complete_as_json_is_one_object(run, gguf):
+    text = run("complete", "-m", gguf, "--max-tokens", "5", "hello")[1].removesuffix("\n")
+    code, out, err = run("complete", "-m", gguf, "--json", "--max-tokens", "5", "hello")
+    found = json.loads(out)
+    assert (code, err, out.count("\n")) == (0, "", 1)
+    assert (found["text"], found["completion_tokens"], found["finish_reason"]) == (text, 5, "length")
+    assert found["cancelled_by"] is None and found["elapsed_s"] > 0
+
+
+def test_interrupted_complete_as_json_tells_what_there_is(run, gguf, monkeypatch):
+    from tinykit.generation.engine import Engine
+
+    original, steps = Engine.decode, []
+
+    def decode(self, *arguments):
+        steps.append(1)
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Engine, "decode", decode)
+    code, out, err = run("complete", "-m", gguf, "--json", "--max-tokens", "9", "hello")
+    found = json.loads(out)
+    assert (code, err.splitlines()[-1]) == (130, "Interrupted.")
+    assert (found["completion_tokens"], found["cancelled_by"]) == (3, "interrupt")
+
+
+def test_interrupted_titles_are_printed_as_far_as_they_got(run, tmp_path, monkeypatch):
+    file = tmp_path / "messages"
+    file.write_text("plan a trip to Lisbon\nfix the login page\nwrite a poem about rain\n")
+    original = TinySession.title_result
+
+    def title_result(self, message, **options):
+        if "poem" in message:
+            raise KeyboardInterrupt
+        return original(self, message, **options)
+
+    monkeypatch.setattr(TinySession, "title_result", title_result)
+    code, out, err = run("title", "-r", "first-words", "--file", str(file))
+    assert (code, err.strip()) == (130, "Interrupted.")
+    assert out == "Plan a trip to Lisbon\nFix the login page\n"
+
+
 def test_models_lists_what_is_here(run, gguf):
     code, out, _ = run("models")
     assert code == 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, overload
 
-from tinykit.call_options import CallOptions, generation_options, takes_call_options
+from tinykit.call_options import CallOptions, generation_options, names_options, takes_call_options
 from tinykit.errors import OptionError
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task, samples
 from tinykit.generation.engine import Engine
@@ -177,7 +177,8 @@ class Answers:
 
         Raises:
             OptionError: an option that cannot be used.
-            KeyboardInterrupt: Ctrl-C; its `partial` lists the completions so far, None for the others.
+            KeyboardInterrupt: Ctrl-C; its `partial` lists the completions so far, those under way as far as
+                they got, and None for those that wait.
         """
         started = time.perf_counter()
         checked, size = generation_options(options), checked_count(batch_size, "batch_size")
@@ -195,15 +196,19 @@ class Answers:
             judge.cancel() for judge in self._judges()
         )
 
+    @names_options
     def save_state(self, path: str | Path, *, slot: int | str | None = None) -> int:
         """Write the state of a slot, or of the last chat, to a file; returns its size in bytes.
 
+        Titles and choices do not count as chats.
+
         Raises:
             OptionError: there is nothing to save.
-            CacheError: the file cannot be written.
+            CacheError: the file cannot be written; its folder must be there.
         """
         return save_state(self._chat_engine(), path, slot=checked_slot(slot))
 
+    @names_options
     def restore_state(self, path: str | Path, *, slot: int | str | None = None) -> int:
         """Go on from a file of `save_state`: a chat that begins like the saved one computes only the rest.
 
@@ -215,6 +220,7 @@ class Answers:
         """
         return restore_state(self._chat_engine(), path, slot=checked_slot(slot))
 
+    @names_options
     def free_slot(self, slot: int | str) -> bool:
         """Forget a slot's state; False if there was none.
 

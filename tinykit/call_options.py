@@ -1,16 +1,16 @@
-"""The keywords that `complete`, `chat`, `stream` and `complete_many` have in common."""
+"""Keywords: those that `complete`, `chat`, `stream` and `complete_many` share, and misspelt ones."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, cast
 
-from tinykit import settings
 from tinykit.errors import OptionError
 from tinykit.generation.constraint import Constraint
-from tinykit.generation.request import Draft, GenerationOptions
+from tinykit.generation.request import Draft, GenerationOptions, checked_tokens_per_step
 from tinykit.generation.sampling import Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,15 +75,8 @@ def generation_options(given: Mapping[str, Any]) -> GenerationOptions:
     """
     for name in given:
         if name not in CallOptions.__annotations__:
-            near = difflib.get_close_matches(name, [*CallOptions.__annotations__, *_OF_SOME_CALLS], 1)
-            raise OptionError(
-                f"Unknown option {name!r}.",
-                hint=f"Did you mean {near[0]}?"
-                if near
-                else f"Known are {', '.join(CallOptions.__annotations__)}.",
-                name=name,
-                value=given[name],
-            )
+            known = list(CallOptions.__annotations__)
+            raise _unknown(name, given[name], known, [*known, *_OF_SOME_CALLS])
     fields: dict[str, Any] = {name: given[name] for name in _OTHERS if name in given}
     fields["sampling"] = Sampling(**{name: given[name] for name in _SAMPLING if name in given})
     fields["constraint"] = _constraint(given)
@@ -91,16 +84,30 @@ def generation_options(given: Mapping[str, Any]) -> GenerationOptions:
     return GenerationOptions(**fields)
 
 
-def checked_tokens_per_step(value: object = None) -> int:
-    """The most tokens in one piece of a stream, 1 to 512: the argument, else the setting, else 32.
+def _unknown(name: str, value: object, known: Sequence[str], near: Sequence[str]) -> OptionError:
+    found = difflib.get_close_matches(name, near, 1)
+    hint = f"Did you mean {found[0]}?" if found else f"Known are {', '.join(known)}."
+    return OptionError(f"Unknown option {name!r}.", hint=hint, name=name, value=value)
 
-    Numbers outside are brought to the nearest end, fractions are cut off, and of a text its leading digits
-    count. What is no number, or infinite, counts as 32, and does not ask the setting.
+
+def names_options(method: F) -> F:
+    """Let a call with a keyword that the method does not have say which one was meant.
 
     Raises:
-        OptionError: neither a number nor a text.
+        OptionError: an unknown name, in place of Python's TypeError.
     """
-    return int(settings.get("tokens_per_step", value))
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(method).parameters.values()
+    known = [one.name for one in parameters if one.kind in kinds and one.name != "self"]
+
+    @functools.wraps(method)
+    def checked(*args: Any, **given: Any) -> Any:
+        for name in given:
+            if name not in known:
+                raise _unknown(name, given[name], known, known)
+        return method(*args, **given)
+
+    return cast(F, checked)
 
 
 def _constraint(given: Mapping[str, Any]) -> Constraint | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tinykit.call_options import names_options
 from tinykit.errors import OptionError
 from tinykit.generation.choice import (
     Continuations,
@@ -71,6 +72,7 @@ class Choosing:
     def _chooser(self) -> Loaded:
         raise NotImplementedError
 
+    @names_options
     def choose(
         self,
         prompt: str,
@@ -98,6 +100,7 @@ class Choosing:
         Raises:
             OptionError: an argument that cannot be used.
             PromptTooLongError: prompt and option do not fit the model's context. A judge cuts the prompt.
+            KeyboardInterrupt: Ctrl-C; without a `partial`, as some options' scores decide nothing.
         """
         _check_text(prompt, "prompt")
         instruction = system.strip() if system else ""
@@ -107,6 +110,7 @@ class Choosing:
         texts = [label.strip() for label in question.labels]
         return question.answer(*_scores(self._chooser(), question, prompt, instruction, prompts, texts, how))
 
+    @names_options
     def yes_no(self, question: str, context: str | None = None, *, calibrate: bool | str = False) -> YesNo:
         """How likely the answer to a question is yes.
 
@@ -122,6 +126,7 @@ class Choosing:
         prompts = _about(f"{question} Answer yes or no.", context, how)
         return asked.answer(_scores(self._chooser(), asked, context or "", "", prompts, _YES_NO, how)[0])
 
+    @names_options
     def score(
         self,
         question: str,
@@ -145,6 +150,7 @@ class Choosing:
         prompts = _about(f"{question}\nOptions: {', '.join(texts)}", context, how)
         return asked.answer(_scores(self._chooser(), asked, context or "", "", prompts, texts, how)[0])
 
+    @names_options
     def judge(self, state: object, questions: Mapping[str, Question]) -> dict[str, Answer]:
         """A judge model's answers to several questions about one state, by the questions' names.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from tinykit.errors import OptionError, TinykitError
@@ -26,7 +27,7 @@ def run_in_order(
     """The tasks' results in the order of the tasks; None for those that a cancel left undone.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; its `partial` is the list so far.
+        KeyboardInterrupt: Ctrl-C; its `partial` is the list so far, with what was under way as far as it got.
     """
     found: list[T | TinykitError | None] = [None] * len(tasks)
     results = (
@@ -38,9 +39,19 @@ def run_in_order(
                 found[index] = result
                 stage.advance(1)
     except KeyboardInterrupt as error:
+        for index, result in _under_way(results, error):
+            found[index] = result
         error.partial = found  # type: ignore[attr-defined]
         raise
     return found
+
+
+def _under_way(results: Iterator[tuple[int, Any]], error: KeyboardInterrupt) -> list[tuple[int, Any]]:
+    """What was found of the tasks that an interrupt stopped, wherever it came."""
+    if isinstance(results, Generator):  # it has ended already, or waits to be told
+        with suppress(KeyboardInterrupt):
+            results.throw(error)
+    return getattr(error, "partial", None) or []
 
 
 def _now(task: Task[T]) -> T | TinykitError:

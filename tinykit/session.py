@@ -13,6 +13,7 @@ from typing import Any, Self
 from tinykit import settings
 from tinykit.answers import Answers
 from tinykit.backends.base import BackendInfo, EncoderInfo
+from tinykit.call_options import names_options
 from tinykit.checkpoints import checked_plan
 from tinykit.choosing import Choosing
 from tinykit.errors import ClosedError, OptionError
@@ -60,6 +61,7 @@ class TinySession(Answers, Choosing):
         DeviceError: nothing that was asked for works, and `fallback` is False.
     """
 
+    @names_options
     def __init__(
         self,
         model: str | Path | None = None,
@@ -146,6 +148,7 @@ class TinySession(Answers, Choosing):
         for run in self.failures:
             FAILURES.clear(run.model)
 
+    @names_options
     def title(
         self,
         message: str | Sequence[Message | Mapping[str, str]],
@@ -155,6 +158,7 @@ class TinySession(Answers, Choosing):
         """A short title for a message or a chat, or None if it needs none or none was found."""
         return self.title_result(message, recipe=recipe).text
 
+    @names_options
     def title_result(
         self,
         message: str | Sequence[Message | Mapping[str, str]],
@@ -192,6 +196,7 @@ class TinySession(Answers, Choosing):
             self._prefixes[recipe] = fixed_prefix(engine.tokenizer, recipe)
         return self._prefixes[recipe]
 
+    @names_options
     def titles(
         self,
         messages: Iterable[str | Sequence[Message | Mapping[str, str]]],
@@ -211,6 +216,7 @@ class TinySession(Answers, Choosing):
             )
         return [result.text for result in results]
 
+    @names_options
     def title_results(
         self,
         messages: Iterable[str | Sequence[Message | Mapping[str, str]]],
@@ -228,7 +234,8 @@ class TinySession(Answers, Choosing):
             exact: Each as if it were alone, to the last bit, where `batch_size` could make a difference.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C; its `partial` lists the titles so far, and None for those that wait.
+            KeyboardInterrupt: Ctrl-C; its `partial` lists the titles so far, those under way as far as they
+                got, and None for those that wait.
         """
         chosen = self.recipe if recipe is None else get_recipe(recipe)
         size = checked_count(batch_size, "batch_size")

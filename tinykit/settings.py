@@ -95,7 +95,7 @@ SETTINGS: dict[str, Setting] = {
             choices=("auto", "off", "plain"),
         ),
         Setting(
-            "cache_bytes", int, 256 * 2**20, "Memory for prompts that are kept between calls, in bytes.",
+            "cache_bytes", int, 256 * 2**20, "Memory for what is kept of prompts and in slots, in bytes.",
             minimum=0,
         ),
         Setting(

@@ -15,6 +15,7 @@ from tinykit.generation.cache import shared_prefix
 from tinykit.generation.engine import Engine
 from tinykit.generation.request import GenerationOptions, Request
 from tinykit.generation.result import Completion, Usage
+from tinykit.generation.slots import passing_slot
 from tinykit.reasons import Reason, Step, explain
 from tinykit.recipes import MIN_MESSAGE_CHARS, Recipe
 from tinykit.scripts import count_words
@@ -110,7 +111,7 @@ class Asking:
         self._prefix_tokens = prefix_tokens
         self._exact = exact
         self._prompt_ids = _fitting_prompt(engine, message, recipe)
-        self._slot = f"title {next(_numbers)}"
+        self._slot = passing_slot(next(_numbers))
         self._stops = (
             recipe.stop if recipe.branches == 0 else _shortest(engine.tokenizer, recipe.stop, message)
         )

@@ -13,6 +13,7 @@ from tinykit.generation.batch import DEFAULT_BATCH_SIZE, one_request, run_task, 
 from tinykit.generation.constraint import Constraint
 from tinykit.generation.engine import Engine
 from tinykit.generation.request import GenerationOptions, Request
+from tinykit.generation.result import Completion
 from tinykit.generation.sampling import Sampling
 
 
@@ -63,26 +64,107 @@ def test_failure_of_one_loses_no_other():
     assert isinstance(found[2], OptionError)
 
 
-def test_failing_step_fails_the_rows_that_took_part():
-    engine = saying("hello", 2)
-    original, broken = engine.backend.new_batch, [True]
+def speller(text, *, fails=None, most_rows=100, prompt=2):
+    """An engine that spells a text after its first tokens, and what its backend was asked of batches.
 
-    def new_batch():
-        batch = original()
+    It fails where `fails` says so of the tokens that a sequence has seen, and for more rows than `most_rows`.
+    """
+    wanted = [*ids(text), EOS]
+
+    def script(seen):
+        if fails is not None and fails(seen):
+            raise BackendError("a token that the model cannot take")
+        return wanted[len(seen) - prompt]
+
+    engine = Engine(ScriptedBackend(script, vocab_size=400), tokenizer(), [EOS], cache_bytes=1 << 20)
+    sizes, new_batch = [], engine.backend.new_batch
+
+    def limited():
+        batch = new_batch()
         forward = batch.forward
 
-        def failing(token_ids):
-            if broken.pop() if broken else False:
+        def counted(token_ids):
+            sizes.append(len(token_ids))
+            if len(token_ids) > most_rows:
                 raise BackendError("out of memory")
             return forward(token_ids)
 
-        batch.forward = failing
+        batch.forward = counted
         return batch
 
-    engine.backend.new_batch = new_batch
-    found = together(engine, [Request((A, B))] * 3, batch_size=2)
-    assert [type(one) for one in found[:2]] == [BackendError, BackendError]
-    assert str(found[2]) == "hello"
+    engine.backend.new_batch = limited
+    return engine, sizes
+
+
+@pytest.mark.parametrize("at", [1, 3], ids=["first step", "later step"])
+def test_failing_step_fails_only_the_row_that_cannot_take_it(at):
+    engine, sizes = speller("hello", fails=lambda seen: seen[0] == B and len(seen) == 2 + at)
+    found = together(engine, [Request((A, B)), Request((B, A)), Request((A, A))])
+    assert [str(found[0]), str(found[2])] == ["hello", "hello"]
+    assert isinstance(found[1], BackendError)
+    assert sizes == [3] * at + [2] * (5 - at)  # the others are together again
+
+
+def test_batch_that_the_model_cannot_take_goes_on_row_by_row():
+    engine, sizes = speller("hello", most_rows=1)
+    found = together(engine, [Request((A, B)), Request((B, A)), Request((A, A))], batch_size=2)
+    assert [str(one) for one in found] == ["hello"] * 3
+    assert sizes == [2]  # it is not tried again
+
+
+def test_cancel_is_heard_while_rows_go_on_apart():
+    engine, _ = speller("hello", most_rows=1, fails=lambda seen: len(seen) == 4 and engine.cancel() < 0)
+    found = together(engine, [Request((A, B)), Request((B, A))])
+    assert [one.cancelled_by for one in found] == ["cancel", "cancel"]
+
+
+def test_model_that_fails_altogether_fails_every_row():
+    engine, _ = speller("hello", fails=lambda seen: len(seen) > 3)
+    found = together(engine, [Request((A, B)), Request((B, A)), Request((A, A))], batch_size=2)
+    assert [type(one) for one in found] == [BackendError] * 3
+
+
+def test_sampled_rows_that_fail_together_go_on_apart():
+    engine, sizes = speller("hello", most_rows=1)
+    assert [one.text for one in samples(engine, Request((A, B)), 2)] == ["hello", "hello"]
+    assert sizes == [2]
+
+
+def interrupting(seen):
+    if len(seen) == 4:
+        raise KeyboardInterrupt
+    return False
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_interrupted_batch_tells_what_was_under_way(batch_size):
+    engine, _ = speller("hello", fails=lambda seen: seen[0] == B and interrupting(seen))
+    tasks = map(one_request, [Request((A, B)), Request((B, A)), Request((A, A))])
+    done = []
+    with pytest.raises(KeyboardInterrupt) as caught:
+        done += run_tasks(engine, tasks, batch_size=batch_size)
+    partial = dict(caught.value.partial)
+    assert (partial[1].text, partial[1].finish_reason) == ("he", "cancelled")
+    assert partial[1].cancelled_by == "interrupt"
+    assert sorted(partial) == ([1] if batch_size == 1 else [0, 1])
+
+
+def test_interrupted_task_makes_of_it_what_it_can():
+    engine, _ = speller("hello", fails=interrupting)
+
+    def asking():
+        first = yield Request((A, B))
+        both = yield [Request((A, B)), Request((B, A))]
+        return [first, *both]
+
+    for run in (lambda: run_task(engine, asking()), lambda: list(run_tasks(engine, [asking()]))):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            run()
+        partial = caught.value.partial
+        found = partial if isinstance(partial[0], Completion) else dict(partial)[0]
+        assert [(one.text, one.cancelled_by) for one in found] == [
+            ("he", "interrupt"), ("", "interrupt"), ("", "interrupt")
+        ]  # fmt: skip
 
 
 def test_constraints_differ_from_row_to_row():

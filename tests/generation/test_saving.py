@@ -11,6 +11,7 @@ from tests.generation.test_engine import tiny_engine
 from tests.generation.test_streaming import saying
 from tinykit.errors import BackendError, CacheError, ModelFileError, OptionError
 from tinykit.generation import saving
+from tinykit.generation.choice import score_continuations
 from tinykit.generation.request import GenerationOptions, Request
 from tinykit.generation.saving import restore_state, save_state
 
@@ -28,10 +29,10 @@ def second_turn(completion):
 
 def test_restored_slot_goes_on_like_the_saved_one(engine, tmp_path):
     first = engine.generate(Request(FIRST, GenerationOptions(9), slot="chat"))
-    size_bytes = save_state(engine, tmp_path / "new" / "chat.state", slot="chat")
-    assert size_bytes == (tmp_path / "new" / "chat.state").stat().st_size
+    size_bytes = save_state(engine, tmp_path / "chat.state", slot="chat")
+    assert size_bytes == (tmp_path / "chat.state").stat().st_size
     again = tiny_engine(tmp_path)
-    seen = restore_state(again, tmp_path / "new" / "chat.state", slot="chat")
+    seen = restore_state(again, tmp_path / "chat.state", slot="chat")
     assert seen == len(FIRST)  # what decode steps add is computed anew
     expected = engine.generate(second_turn(first))
     found = again.generate(second_turn(first))
@@ -48,11 +49,42 @@ def test_last_exchange_is_saved_without_a_slot(engine, tmp_path):
     assert again.generate(request).usage.kv_reused_tokens == len(FIRST)
 
 
+def test_titles_and_choices_are_not_the_last_chat(engine, tmp_path):
+    title = Request(FIRST, GenerationOptions(2), prefix_tokens=3)
+    engine.generate(title)
+    score_continuations(engine, FIRST, [(9, 8)])
+    with pytest.raises(OptionError, match="no chat was answered yet.*\nName a slot"):
+        save_state(engine, tmp_path / "s")
+    engine.generate(Request((7, *FIRST), GenerationOptions(2)))
+    engine.generate(title)
+    score_continuations(engine, FIRST, [(9, 8)])
+    save_state(engine, tmp_path / "s")
+    assert restore_state(tiny_engine(tmp_path), tmp_path / "s") == 1 + len(FIRST)
+
+
+def test_what_was_restored_can_be_saved_again(engine, tmp_path):
+    engine.generate(Request(FIRST, GenerationOptions(2)))
+    save_state(engine, tmp_path / "s")
+    again = tiny_engine(tmp_path)
+    restore_state(again, tmp_path / "s")
+    save_state(again, tmp_path / "t")
+    saved, again = load_file(tmp_path / "s"), load_file(tmp_path / "t")
+    assert saved.keys() == again.keys()
+    assert all(np.array_equal(saved[name], again[name]) for name in saved)
+
+
+def test_missing_folder_is_said_and_not_made(engine, tmp_path):
+    engine.generate(Request(FIRST, GenerationOptions(2)))
+    with pytest.raises(CacheError, match="there is no folder .*missing.\nMake the folder first"):
+        save_state(engine, tmp_path / "missing" / "s")
+    assert not (tmp_path / "missing").exists()
+
+
 def test_nothing_to_save_is_said(engine, tmp_path):
     with pytest.raises(OptionError, match="no state to save"):
         save_state(engine, tmp_path / "s")
     engine.generate(Request(FIRST, GenerationOptions(2), slot=3))
-    with pytest.raises(OptionError, match=r"Slot 'other' holds no state; those in use are \[3\]"):
+    with pytest.raises(OptionError, match=r"Slot 'other' holds no state\.\nThose that do: 3\."):
         save_state(engine, tmp_path / "s", slot="other")
     assert not (tmp_path / "s").exists()
     assert [name for name, _ in engine.slots.items()] == [3]

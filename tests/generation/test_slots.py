@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinykit.call_options import checked_tokens_per_step
 from tinykit.errors import OptionError
+from tinykit.generation.request import GenerationOptions, checked_tokens_per_step
 from tinykit.generation.slots import slot_for_key
 
 ODD = [
@@ -70,6 +70,7 @@ def test_argument_for_tokens_per_step_never_falls_through_to_the_variable(monkey
     monkeypatch.setenv("TINYKIT_TOKENS_PER_STEP", "100")
     found = checked_tokens_per_step(value)
     assert (found, type(found)) == (expected, int)
+    assert GenerationOptions(tokens_per_step=value).tokens_per_step == expected
 
 
 def test_tokens_per_step_by_default_and_in_the_config_file(monkeypatch, tmp_path):

@@ -16,7 +16,7 @@ from tinykit.generation.constraint import Constraint
 from tinykit.generation.engine import Engine
 from tinykit.generation.request import GenerationOptions, Request
 from tinykit.generation.result import Chunk
-from tinykit.generation.slots import Slot
+from tinykit.generation.slots import Slot, passing_slot
 
 
 def ids(text):
@@ -356,23 +356,39 @@ def test_stream_read_by_two_threads_says_so():
     assert stream.result.finish_reason == "stop"
 
 
-def test_slot_that_is_freed_while_another_waits_is_made_anew(monkeypatch):
+def test_slot_that_is_freed_while_another_waits_is_made_anew():
     engine = saying("hello")
     first = engine.slots["chat"]
 
-    class FreedOnce:
-        """A lock whose slot is freed in the moment in which it is taken."""
+    class FreedOnce(dict):
+        """A line whose slot is freed in the moment in which somebody joins."""
 
-        def acquire(self, *_args, **_options):
-            engine.slots._slots.pop("chat")
-            return True
+        def __setitem__(self, run, told):
+            super().__setitem__(run, told)
+            engine.slots._slots.pop("chat", None)
+            told.set()
 
-        def release(self):
-            pass
-
-    first.lock = FreedOnce()
+    first.line = FreedOnce()
     assert engine.generate(Request((A, B), slot="chat")).text == "hello"
     assert first.state is None and engine.slots["chat"].state is not None
+
+
+def test_slots_and_cache_share_one_budget_and_slots_come_first():
+    engine = saying("hello")  # a prompt of two tokens and five said, of 8 bytes each
+    engine.cache.budget_bytes = 3 * 56
+    for first in (A, B):
+        engine.generate(Request((first, A)))
+    engine.generate(Request((A, B), slot="chat"))
+    assert (engine.cache.size_bytes, engine.slots.size_bytes) == (2 * 56, 56)
+    engine.generate(Request((B, B), slot="another"))
+    assert engine.cache.take((A, A, *ids("hello"), A, A)).length < 7  # used longest ago
+    assert (engine.cache.size_bytes, engine.slots.size_bytes) == (56, 2 * 56)
+    engine.generate(Request((B, B), slot=passing_slot(1)))
+    assert (engine.cache.size_bytes, engine.slots.size_bytes) == (0, 3 * 56)
+    engine.generate(Request((A, A)))  # there is no room beside the slots
+    assert (engine.cache.size_bytes, engine.slots.size_bytes) == (0, 3 * 56)
+    engine.generate(Request((A, A), slot="third"))  # the slot of a single call goes first
+    assert [name for name, _ in engine.slots.items()] == ["chat", "another", "third"]
 
 
 def test_slots_without_room_are_forgotten():

@@ -18,6 +18,7 @@ from tinykit.errors import OptionError
 from tinykit.tune.command import tune
 
 if TYPE_CHECKING:
+    from tinykit.generation.result import Completion
     from tinykit.titling import Title
 
 
@@ -192,6 +193,7 @@ def _printable(text: str) -> str:
 @click.option("--choice", "choices", multiple=True, help="An allowed answer; give it several times.")
 @click.option("--schema", type=click.File("r", encoding="utf-8"), help="File with a JSON schema.")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds after which to stop.")
+@click.option("--json", "as_json", is_flag=True, help="The whole answer as one JSON object, at its end.")
 @click.option("--stats", is_flag=True, help="Also show tokens and seconds.")
 @_session_options
 def complete(
@@ -205,6 +207,7 @@ def complete(
     choices: tuple[str, ...],
     schema: IO[str] | None,
     timeout_s: float | None,
+    as_json: bool,
     stats: bool,
     **options: Any,
 ) -> None:
@@ -231,11 +234,13 @@ def complete(
     ):
         try:
             for piece in stream:
-                click.echo(piece, nl=False)
-                sys.stdout.flush()
-        finally:
-            click.echo()  # also after Ctrl-C: what was said stays on its line
-        completion = stream.result
+                if not as_json:
+                    click.echo(piece, nl=False)
+                    sys.stdout.flush()
+        finally:  # also after Ctrl-C: what was said stays on its line, or is told
+            stream.close()
+            completion = stream.result
+            click.echo(json.dumps(_completion_as_dict(completion), ensure_ascii=False) if as_json else None)
     if stats:
         usage, timings, speed = completion.usage, completion.timings, completion.decode_tokens_per_s
         click.echo(
@@ -246,6 +251,21 @@ def complete(
             f"{f', seed {completion.seed}' if completion.seed is not None else ''}",
             err=True,
         )
+
+
+def _completion_as_dict(completion: Completion) -> dict[str, Any]:
+    usage, timings = completion.usage, completion.timings
+    return {
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "cancelled_by": completion.cancelled_by,
+        "seed": completion.seed,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "ttft_s": None if timings.ttft_s is None else round(timings.ttft_s, 4),
+        "elapsed_s": round(timings.total_s, 4),
+        "notes": list(completion.notes),
+    }
 
 
 def _max_tokens(text: str) -> int:

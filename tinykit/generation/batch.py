@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from tinykit.backends.base import Logits, State
-from tinykit.errors import ForwardInterrupted, TinykitError
-from tinykit.generation.engine import Cancelled, Engine, is_cancelled
+from tinykit.errors import TinykitError
+from tinykit.generation.engine import Engine
 from tinykit.generation.request import Request
-from tinykit.generation.result import Completion
-from tinykit.generation.run import Run
+from tinykit.generation.result import CancelledBy, Completion
+from tinykit.generation.rows import Rows
+from tinykit.generation.run import Cancelled, Run
 
 T = TypeVar("T")
 DEFAULT_BATCH_SIZE = 16
@@ -30,10 +30,13 @@ def run_tasks(
 
     At most `batch_size` generations are under way at once, which bounds the memory. Where the backend cannot
     decode several rows together, they run one after the other. After a cancel no further task begins.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; its `partial` are further pairs, of the tasks that were under way.
     """
     numbered = _until_cancelled(engine, tasks)
     if batch_size == 1 or not engine.backend.info.can_batch:
-        return ((index, _alone(engine, task)) for index, task in numbered)
+        return _one_by_one(engine, numbered)
     return _Batching(engine, numbered, batch_size).results()
 
 
@@ -57,6 +60,10 @@ def run_task(engine: Engine, task: Task[T]) -> T:
                 found = engine.generate(asked) if isinstance(asked, Request) else together(engine, asked)
             except TinykitError as error:
                 asked = task.throw(error)
+            except KeyboardInterrupt as error:
+                if (partial := _partial(error)) is not None:
+                    error.partial = _given_up(task, partial)  # type: ignore[attr-defined]
+                raise
             else:
                 asked = task.send(found)
     except StopIteration as stop:
@@ -66,21 +73,50 @@ def run_task(engine: Engine, task: Task[T]) -> T:
         task.close()
 
 
+def _partial(error: KeyboardInterrupt) -> Any:
+    return getattr(error, "partial", None)
+
+
+def _given_up(task: Task[T], found: Completion | list[Completion]) -> T | TinykitError:
+    """What a task makes of what was found until the interrupt; what else it asks for remains undone."""
+    try:
+        asked = task.send(found)
+        while True:
+            nothing = Completion.nothing(cancelled_by="interrupt")
+            asked = task.send(nothing if isinstance(asked, Request) else [nothing] * len(asked))
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    except TinykitError as error:
+        return error
+
+
 def together(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
     """The requests' completions, from shared steps where the backend can.
 
     Raises: whatever goes wrong with one of them.
     """
-    results = dict(run_tasks(engine, map(one_request, requests), batch_size=max(1, len(requests))))
+    results: dict[int, Completion | TinykitError] = {}
+    try:
+        results.update(run_tasks(engine, map(one_request, requests), batch_size=max(1, len(requests))))
+    except KeyboardInterrupt as error:
+        results.update(_partial(error) or ())
+        error.partial = [  # type: ignore[attr-defined]
+            found if isinstance(found := results.get(at), Completion) else _undone(request, "interrupt")
+            for at, request in enumerate(requests)
+        ]
+        raise
     return [_raised(results.get(index), request) for index, request in enumerate(requests)]
 
 
 def _raised(result: Completion | TinykitError | None, request: Request) -> Completion:
     if isinstance(result, TinykitError):
         raise result
-    if result is None:
-        return Completion.nothing(prompt_tokens=len(request.prompt_ids), cancelled_by="cancel")
-    return result
+    return result if result is not None else _undone(request, "cancel")
+
+
+def _undone(request: Request, by: CancelledBy) -> Completion:
+    return Completion.nothing(prompt_tokens=len(request.prompt_ids), cancelled_by=by)
 
 
 def one_request(request: Request) -> Task[Completion]:
@@ -115,8 +151,14 @@ def samples(engine: Engine, request: Request, count: int) -> list[Completion]:
                 for run in runs:
                     run.cancel(reasons[0])
     except KeyboardInterrupt as error:
+        for run in runs:
+            run.cancel("interrupt")
         error.partial = [run.result() for run in runs]  # type: ignore[attr-defined]
         raise
+    finally:
+        runs[0].is_left = True  # first, as it is the one that holds the slot
+        for run in runs:
+            run.is_left = True
     return [run.result() for run in runs]
 
 
@@ -148,62 +190,17 @@ def can_batch(engine: Engine, request: Request) -> bool:
     return engine.backend.info.can_batch and (not request.options.exact or engine.rows_are_exact)
 
 
-class Rows:
-    """Runs that decode together, one token a step."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._batch = engine.backend.new_batch()
-        self._runs: list[Run] = []
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def add(self, run: Run, state: State) -> None:
-        """Join; `state` has seen the prompt, and is copied."""
-        with self._engine.turn():
-            self._batch.add(state)
-        self._runs.append(run)
-
-    def step(self) -> list[tuple[Run, TinykitError | None]]:
-        """One step; the runs that ended with it, and those that failed with the reason."""
-        ended: list[tuple[int, TinykitError | None]] = []
-        with self._engine.turn():
-            try:
-                logits = self._forward()
-            except TinykitError as error:
-                ended = [(at, error) for at in range(len(self._runs))]
-            else:
-                for at, run in enumerate(self._runs):
-                    problem = _advanced(run, logits[at : at + 1])
-                    if problem is not None or run.is_done:
-                        ended.append((at, problem))
-            found = [(self._runs[at], error) for at, error in ended]
-            for at, _ in reversed(ended):
-                self._batch.remove(at)
-                del self._runs[at]
-        return found
-
-    def _forward(self) -> Logits:
-        while True:
-            try:
-                return self._batch.forward([run.pending[0] for run in self._runs])
-            except ForwardInterrupted:
-                continue  # meant for a stream that has just left the model
-
-
-def _advanced(run: Run, logits: Logits) -> TinykitError | None:
-    """Take one row of logits; what is wrong with it."""
-    if is_cancelled(run):
-        run.cancel(run.cancelled_by or "cancel")
-    elif len(run.pending) > 1:
-        del run.pending[0]  # the next of several that a constraint said
-    else:
+def _one_by_one(
+    engine: Engine, tasks: Iterator[tuple[int, Task[T]]]
+) -> Iterator[tuple[int, T | TinykitError]]:
+    for index, task in tasks:
         try:
-            run.take(logits)
-        except TinykitError as error:
-            return error
-    return None
+            result = _alone(engine, task)
+        except KeyboardInterrupt as error:
+            found = _partial(error)
+            error.partial = [] if found is None else [(index, found)]  # type: ignore[attr-defined]
+            raise
+        yield index, result
 
 
 def _alone(engine: Engine, task: Task[T]) -> T | TinykitError:
@@ -229,6 +226,14 @@ class _Asked(Generic[T]):
         if self.error is not None:
             return self.task.throw(self.error)
         return self.task.send(self.found if self._is_list else self.found[0])
+
+    def given_up(self) -> T | TinykitError:
+        """What the task makes of what was found until an interrupt."""
+        found = [
+            _undone(request, "interrupt") if one is None else one
+            for one, request in zip(self.found, self.requests, strict=True)
+        ]
+        return _given_up(self.task, found if self._is_list else found[0])
 
 
 class _Batching(Generic[T]):
@@ -258,11 +263,21 @@ class _Batching(Generic[T]):
                 for run, error in self._rows.step():
                     self._answer(run, error)
                 yield from self._take_done()
+        except KeyboardInterrupt as error:
+            error.partial = [*self._done, *self._given_up()]  # type: ignore[attr-defined]
+            raise
         finally:
             for _, _, stack in self._waiting.values():
                 stack.close()
             for asked in {id(asked): asked for asked, _, _ in self._waiting.values()}.values():
                 asked.task.close()
+
+    def _given_up(self) -> list[tuple[int, T | TinykitError]]:
+        for run, (asked, place, _) in self._waiting.items():
+            run.cancel("interrupt")
+            asked.found[place] = run.result()
+        under_way = {id(asked): asked for asked, _, _ in self._waiting.values()}.values()
+        return [(asked.index, asked.given_up()) for asked in under_way]
 
     def _take_done(self) -> list[tuple[int, T | TinykitError]]:
         done, self._done = self._done, []
@@ -288,6 +303,11 @@ class _Batching(Generic[T]):
                     except TinykitError as error:
                         asked.error = asked.error or error
                         asked.found[place] = Completion.nothing(error=error)
+                    except KeyboardInterrupt as error:
+                        asked.found[place] = _partial(error)
+                        if asked.task not in [one.task for one, _, _ in self._waiting.values()]:
+                            self._done.append((index, asked.given_up()))
+                        raise
                 if None in asked.found:
                     return
                 ask = asked.answer
@@ -305,6 +325,13 @@ class _Batching(Generic[T]):
         if not can_batch(self._engine, request):
             return self._engine.generate(request)
         run = self._engine.new_run(replace(request, options=replace(request.options, draft=None)))
+        try:
+            return self._begun(asked, place, run)
+        except BaseException:
+            run.is_left = True
+            raise
+
+    def _begun(self, asked: _Asked[T], place: int, run: Run) -> Completion | None:
         with ExitStack() as stack:
             stack.enter_context(self._engine.active([run]))
             try:
@@ -314,6 +341,10 @@ class _Batching(Generic[T]):
                         self._rows.add(run, state)
             except Cancelled:
                 run.cancel(run.cancelled_by or "cancel")
+            except KeyboardInterrupt as error:
+                run.cancel("interrupt")
+                error.partial = run.result()  # type: ignore[attr-defined]
+                raise
             if run.is_done:
                 return run.result()
             self._waiting[run] = (asked, place, stack.pop_all())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tinykit.backends.base import Backend, State
@@ -14,14 +14,19 @@ _WORTH_COPYING = 8  # tokens; computing fewer again costs less than copying thei
 class _Kept:
     token_ids: tuple[int, ...]
     state: State
+    is_answered: bool = False  # of a chat, not of a recipe or a choice
 
 
 class PrefixCache:
-    """States of earlier token sequences, bounded by bytes, the least recently used dropped first."""
+    """States of earlier token sequences, bounded by bytes, the least recently used dropped first.
 
-    def __init__(self, backend: Backend, budget_bytes: int) -> None:
+    `held_bytes` tells how much of the budget others have taken.
+    """
+
+    def __init__(self, backend: Backend, budget_bytes: int, held_bytes: Callable[[], int] = int) -> None:
         self._backend = backend
         self.budget_bytes = budget_bytes
+        self._held_bytes = held_bytes
         self._kept: list[_Kept] = []  # least recently used first
 
     @property
@@ -31,8 +36,9 @@ class PrefixCache:
 
     @property
     def last(self) -> tuple[tuple[int, ...], State] | None:
-        """The sequence that was kept or used last, with its state."""
-        return (self._kept[-1].token_ids, self._kept[-1].state) if self._kept else None
+        """The chat that was answered last, with its state."""
+        answered = [(kept.token_ids, kept.state) for kept in self._kept if kept.is_answered]
+        return answered[-1] if answered else None
 
     def take(
         self, prompt_ids: Sequence[int], *, prefix_tokens: int | None = None, is_copy: bool = False
@@ -55,15 +61,20 @@ class PrefixCache:
             return best.state.copy(shared)
         return self._backend.new_state()
 
-    def keep(self, token_ids: Sequence[int], state: State) -> None:
-        """Keep `state`, which has seen exactly `token_ids`."""
+    def keep(self, token_ids: Sequence[int], state: State, *, is_answered: bool = False) -> None:
+        """Keep `state`, which has seen exactly `token_ids`; `last` finds those of an answered chat."""
         if state.length != len(token_ids):
             raise ValueError(f"a state of {state.length} tokens was given with {len(token_ids)} token ids")
         ids = tuple(token_ids)
         self._kept = [kept for kept in self._kept if kept.token_ids != ids]
-        if ids and state.size_bytes <= self.budget_bytes:  # a larger one would drive out all others
-            self._kept.append(_Kept(ids, state))
-        while self._kept and self.size_bytes > self.budget_bytes:
+        room = self.budget_bytes - self._held_bytes()
+        if ids and state.size_bytes <= room:  # a larger one would drive out all others
+            self._kept.append(_Kept(ids, state, is_answered))
+        self.shrink(room)
+
+    def shrink(self, room_bytes: int) -> None:
+        """Drop the states that were used longest ago, until the others fit."""
+        while self._kept and self.size_bytes > room_bytes:
             del self._kept[0]
 
     def keep_prefix(self, token_ids: Sequence[int], state: State) -> None:

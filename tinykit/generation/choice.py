@@ -171,8 +171,7 @@ class _Scoring:
 
     def scores(self, continuations: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probabilities by continuation."""
-        with self._engine.turn():
-            state = self._engine.cache.take(self._prompt_ids)
+        state = self._engine.turns.take(lambda: self._engine.cache.take(self._prompt_ids))
         kept = state
         end = len(reusable(self._prompt_ids, state))
         try:
@@ -185,8 +184,8 @@ class _Scoring:
         finally:
             if kept.length > end:
                 kept.truncate(end)
-            with self._engine.turn():
-                self._engine.cache.keep(self._prompt_ids[: kept.length], kept)
+            seen = self._prompt_ids[: kept.length]
+            self._engine.turns.take(lambda: self._engine.cache.keep(seen, kept))
 
     def _feed(self, token_ids: Sequence[int], state: State) -> Logits:
         """Logits after the last token."""
@@ -217,10 +216,13 @@ class _Scoring:
 
     def _forward(self, token_ids: Sequence[int], state: State, *, rows: int = 1) -> Logits:
         """One forward alone on the model, so that others can take their steps in between."""
-        with self._engine.turn():
+
+        def forward() -> Logits:
             if self._engine.cancel_count != self._cancel_count:
                 raise ForwardInterrupted("The choice was cancelled before it was made.")
             return self._engine.backend.forward(token_ids, state, rows=rows).copy()
+
+        return self._engine.turns.take(forward)
 
 
 def _pieces(token_ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 
 from tinykit.backends.base import Backend, Logits, State
 from tinykit.errors import ForwardInterrupted, OptionError, PromptTooLongError
@@ -15,10 +14,11 @@ from tinykit.generation.grammar import Grammars, Matcher
 from tinykit.generation.lookup import VerifyEvent
 from tinykit.generation.request import Request
 from tinykit.generation.result import CancelledBy, Chunk, Completion
-from tinykit.generation.run import Run
+from tinykit.generation.run import Cancelled, Run, check_cancelled, is_cancelled
 from tinykit.generation.slots import Slot, Slots
 from tinykit.generation.steadiness import rows_are_exact
 from tinykit.generation.stream import Stream
+from tinykit.generation.turns import Turns
 from tinykit.tokenizer import Tokenizer
 
 
@@ -32,7 +32,7 @@ class Engine:
         backend: The loaded model.
         tokenizer: Its tokenizer.
         eos_ids: Tokens that end a text.
-        cache_bytes: Memory for the states of earlier prompts.
+        cache_bytes: Memory for states, those of slots and of earlier prompts together; slots come first.
         identity: Gives what tells these weights from others, for saved states.
     """
 
@@ -48,12 +48,12 @@ class Engine:
         self.backend = backend
         self.tokenizer = tokenizer
         self.eos_ids = frozenset(eos_ids)
-        self.cache = PrefixCache(backend, cache_bytes)
         self.slots = Slots()
+        self.cache = PrefixCache(backend, cache_bytes, lambda: self.slots.size_bytes)
         self._identity = identity
         self.cancel_count = 0  # so that whoever runs many generations notices one between two of them
         self._grammars = Grammars(tokenizer, sorted(self.eos_ids), backend.info.vocab_size)
-        self._lock = threading.RLock()  # held for a step
+        self.turns = Turns()  # one for each step
         self._active: set[Run] = set()
         self._stepping: Run | None = None
         self._is_closed = False
@@ -109,13 +109,12 @@ class Engine:
     @cached_property
     def rows_are_exact(self) -> bool:
         """Whether a request gets, to the last bit, the same in a batch as alone; tried when first asked."""
-        with self._lock:
-            return self.backend.info.is_shape_invariant or rows_are_exact(self.backend)
+        return self.backend.info.is_shape_invariant or self.turns.take(lambda: rows_are_exact(self.backend))
 
     def cancel(self) -> int:
         """End whatever is running, from any thread; returns how many generations that was."""
         self.cancel_count += 1
-        runs = [run for run in list(self._active) if not run.is_done]
+        runs = [run for run in list(self._active) if not (run.is_done or run.is_left)]
         for run in runs:
             self._cancel(run)
         return len(runs)
@@ -123,17 +122,13 @@ class Engine:
     def close(self) -> None:
         """Cancel what is running and release the model."""
         self.cancel()
-        with self._lock:
-            self._is_closed = True
-            self.cache.clear()
-            self.slots.clear()
-            self.backend.close()
+        self.turns.take(self._release)
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Keep the model for one's own use; streams of other threads wait."""
-        with self._lock:
-            yield
+    def _release(self) -> None:
+        self._is_closed = True
+        self.cache.clear()
+        self.slots.clear()
+        self.backend.close()
 
     def new_run(self, request: Request) -> Run:
         """A run of `request` that has not begun.
@@ -167,6 +162,7 @@ class Engine:
         So is what was made before a `cancel` and begins only now.
         """
         try:
+            self._active.difference_update([run for run in list(self._active) if run.is_left])
             self._active.update(runs)
             for run in runs:
                 if run.cancels_before != self.cancel_count:
@@ -206,19 +202,15 @@ class Engine:
             BackendError: this thread has an open stream in the same slot.
         """
         name = run.request.slot
-        held = nullcontext() if name is None else self.slots.hold(name, lambda: is_cancelled(run))
+        held = nullcontext() if name is None else self.slots.hold(name, run, lambda: is_cancelled(run))
         with held as slot:
-            _check(run)
-            with self._lock:
-                run.clock.started = time.perf_counter()
-                state = self._take_state(run.request, slot)
-            run.reused_tokens = state.length
+            check_cancelled(run)
+            state = self.turns.take(lambda: self._take_state(run, slot))
             seen = list(run.request.prompt_ids[: state.length])
             try:
                 yield state, seen
             finally:
-                with self._lock:
-                    self._keep(run, state, seen, slot)
+                self.turns.take(lambda: self._keep(run, state, seen, slot))
 
     def prefill(self, run: Run, state: State, seen: list[int]) -> Logits:
         """Feed what `state` has not seen of the prompt; logits after its last token, shape (1, vocab_size).
@@ -234,14 +226,16 @@ class Engine:
             halts.insert(0, prefix)
         for halt in halts:
             for piece in _pieces(prompt[state.length : halt], self.backend.info.chunk_tokens):
-                with self._lock:
-                    logits = self._forward(run, state, seen, piece)
-                    if state.length == len(prompt):
-                        logits = logits.copy()  # the next step of another run may overwrite it
-                    elif state.length == prefix == halt:
-                        self.cache.keep(prompt[:halt], state.copy())
+                logits = self.turns.take(partial(self._prefilled, run, state, seen, piece))
         run.clock.prefilled = time.perf_counter()
         return logits
+
+    def _prefilled(self, run: Run, state: State, seen: list[int], piece: Sequence[int]) -> Logits:
+        prompt, prefix = run.request.prompt_ids, run.request.prefix_tokens
+        logits = self.forward(run, state, seen, piece)
+        if state.length == prefix and state.length < len(prompt) and not state.can_truncate:
+            self.cache.keep(prompt[:prefix], state.copy())
+        return logits.copy()  # the next step of another run may overwrite it
 
     def decode(self, run: Run, state: State, seen: list[int]) -> list[Chunk]:
         """One step of a run that has its first tokens.
@@ -249,47 +243,66 @@ class Engine:
         Raises:
             Cancelled: the run was cancelled meanwhile.
         """
-        with self._lock:
-            base = state.length
-            logits = self._forward(run, state, seen, run.pending, run.rows)
-            chunks = run.take(logits)
-            if base + run.standing < state.length:  # wrong guesses
-                state.truncate(base + run.standing)
-                del seen[state.length :]
-            return chunks
+        return self.turns.take(lambda: self._decoded(run, state, seen))
+
+    def _decoded(self, run: Run, state: State, seen: list[int]) -> list[Chunk]:
+        base = state.length
+        logits = self.forward(run, state, seen, run.pending, run.rows)
+        chunks = run.take(logits)
+        if base + run.standing < state.length:  # wrong guesses
+            state.truncate(base + run.standing)
+            del seen[state.length :]
+        return chunks
 
     def _steps(self, run: Run) -> Generator[Chunk]:
-        with self.active([run]):
-            try:
-                with self.entered(run) as (state, seen):
-                    yield from run.take(self.prefill(run, state, seen))
-                    while not run.is_done:
-                        yield from self.decode(run, state, seen)
-            except Cancelled:
-                yield from run.cancel(run.cancelled_by or "cancel")
+        try:
+            with self.active([run]):
+                try:
+                    with self.entered(run) as (state, seen):
+                        yield from run.take(self.prefill(run, state, seen))
+                        while not run.is_done:
+                            yield from self.decode(run, state, seen)
+                except Cancelled:
+                    yield from run.cancel(run.cancelled_by or "cancel")
+        except KeyboardInterrupt as error:
+            run.cancel("interrupt")
+            error.partial = run.result()  # type: ignore[attr-defined]
+            raise
+        finally:
+            run.is_left = True
 
-    def _forward(
+    def forward(
         self, run: Run, state: State, seen: list[int], token_ids: Sequence[int], rows: int = 1
     ) -> Logits:
-        with self._lock:
-            while True:
-                _check(run)
-                self._stepping = run
-                try:
-                    logits = self.backend.forward(token_ids, state, rows=rows)
-                except ForwardInterrupted:
-                    continue  # meant for this run, or for one that has just left the model
-                finally:
-                    self._stepping = None
-                seen += token_ids
-                return logits
+        """A forward of a run, within a turn; `seen` grows with the state.
+
+        Raises:
+            Cancelled: the run was cancelled, before or meanwhile.
+        """
+        while True:
+            check_cancelled(run)
+            self._stepping = run
+            try:
+                logits = self.backend.forward(token_ids, state, rows=rows)
+            except ForwardInterrupted:
+                continue  # meant for this run, or for one that has just left the model
+            finally:
+                self._stepping = None
+            seen += token_ids
+            return logits
 
     def _cancel(self, run: Run, by: CancelledBy = "cancel") -> None:
         run.cancelled_by = run.cancelled_by or by
         if self._stepping is run:
             self.backend.interrupt()
 
-    def _take_state(self, request: Request, slot: Slot | None) -> State:
+    def _take_state(self, run: Run, slot: Slot | None) -> State:
+        run.clock.started = time.perf_counter()
+        state = self._found_state(run.request, slot)
+        run.reused_tokens = state.length
+        return state
+
+    def _found_state(self, request: Request, slot: Slot | None) -> State:
         """A state that has seen a prefix of the prompt, out of the slot or the cache, or a new one."""
         if not request.reuse:
             return self.backend.new_state()
@@ -307,7 +320,7 @@ class Engine:
 
     def _keep(self, run: Run, state: State, seen: list[int], slot: Slot | None) -> None:
         """Give the state back: to its slot, or to the cache a recipe's prefix alone or all of it."""
-        if self._is_closed:
+        if self._is_closed or run.is_left:  # left: the slot may be another's by now
             return
         tokens = (*run.request.prompt_ids, *run.generated)
         right = shared_prefix(seen, tokens)  # an interrupt may have left guesses in the state
@@ -323,13 +336,20 @@ class Engine:
             if prefix is not None and prefix < state.length and state.can_truncate:
                 self.cache.keep_prefix(tokens[:prefix], state)
             slot.token_ids, slot.state = tokens[: state.length], state
-            self.slots.shrink(self.cache.budget_bytes, except_for=slot)
+            self._make_room(slot)
             return
         if prefix is not None and prefix < state.length:
             if not state.can_truncate:
                 return  # a copy of the prefix's state is kept already
             state.truncate(prefix)
-        self.cache.keep(tokens[: state.length], state)
+        self.cache.keep(tokens[: state.length], state, is_answered=prefix is None)
+
+    def _make_room(self, latest: Slot) -> None:
+        """Keep slots and cache within their budget: slots of single calls go first, other slots last."""
+        budget = self.cache.budget_bytes
+        self.slots.shrink(budget - self.cache.size_bytes, except_for=latest, passing=True)
+        self.cache.shrink(budget - self.slots.size_bytes)
+        self.slots.shrink(budget, except_for=latest)
 
     def _matcher(self, request: Request) -> Matcher | None:
         constraint = request.options.constraint
@@ -356,23 +376,6 @@ def _verified(chunk: Chunk, result: Completion) -> VerifyEvent:
         logprob=sum(one.logprob for one in chunk.logprobs) if chunk.logprobs else None,
         ttft_s=None if first_index else result.timings.ttft_s,
     )
-
-
-class Cancelled(Exception):
-    """Ends the steps of a run that was cancelled."""
-
-
-def is_cancelled(run: Run) -> bool:
-    """Whether a run was cancelled, or its time is up."""
-    timeout_s = run.request.options.timeout_s
-    if timeout_s is not None and time.perf_counter() - run.clock.called >= timeout_s:
-        run.cancelled_by = run.cancelled_by or "timeout"
-    return run.cancelled_by is not None
-
-
-def _check(run: Run) -> None:
-    if is_cancelled(run):
-        raise Cancelled
 
 
 def _pieces(token_ids: Sequence[int], chunk_tokens: int) -> list[Sequence[int]]:

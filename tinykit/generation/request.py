@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tinykit import settings
 from tinykit.errors import OptionError
 from tinykit.generation.constraint import Constraint
 from tinykit.generation.sampling import Sampling
@@ -131,6 +132,18 @@ def _checked_timeout_s(value: object) -> float | None:
     return float(min(number, _LONGEST_S))
 
 
+def checked_tokens_per_step(value: object = None) -> int:
+    """The most tokens in one piece of a stream, 1 to 512: the argument, else the setting, else 32.
+
+    Numbers outside are brought to the nearest end, fractions are cut off, and of a text its leading digits
+    count. What is no number, or infinite, counts as 32, and does not ask the setting.
+
+    Raises:
+        OptionError: neither a number nor a text.
+    """
+    return int(settings.get("tokens_per_step", value))
+
+
 def checked_switch(value: object, name: str) -> bool:
     """True or False, numpy's too: of a text like ``"no"`` nobody knows whether it was meant as either.
 
@@ -152,7 +165,7 @@ class GenerationOptions:
         sampling: How a token is picked; greedy by default.
         constraint: What the answer may look like.
         draft: Guess tokens by prompt lookup.
-        tokens_per_step: Tokens in one `Chunk` at most.
+        tokens_per_step: Tokens in one `Chunk` at most, 1 to 512: see `checked_tokens_per_step`.
         logprobs: None, or how many alternatives to list with each token.
         timeout_s: Seconds from the call after which it is cancelled.
         exact: Leave out whatever makes the last bits of the logits depend on how many tokens go in at once
@@ -177,6 +190,7 @@ class GenerationOptions:
         object.__setattr__(self, "draft", checked_draft(self.draft))
         object.__setattr__(self, "logprobs", _checked_logprobs(self.logprobs))
         object.__setattr__(self, "timeout_s", _checked_timeout_s(self.timeout_s))
+        object.__setattr__(self, "tokens_per_step", checked_tokens_per_step(self.tokens_per_step))
         object.__setattr__(self, "exact", checked_switch(self.exact, "exact"))
 
 

@@ -82,6 +82,7 @@ class Run:
         self.rows = 1
         self.standing = 0
         self.is_done = False
+        self.is_left = False  # whoever drove it has gone, done or not
         self.cancelled_by: CancelledBy | None = None
         self.cancels_before = 0  # the engine's `cancel_count` when the run was made
         self.reused_tokens = 0
@@ -275,6 +276,24 @@ class Run:
         except (TinykitError, ValueError) as error:
             self._notes.append(f"The answer does not meet its constraint: {error}")
             return None
+
+
+class Cancelled(Exception):
+    """Ends the steps of a run that was cancelled."""
+
+
+def is_cancelled(run: Run) -> bool:
+    """Whether a run was cancelled, or its time is up."""
+    timeout_s = run.request.options.timeout_s
+    if timeout_s is not None and time.perf_counter() - run.clock.called >= timeout_s:
+        run.cancelled_by = run.cancelled_by or "timeout"
+    return run.cancelled_by is not None
+
+
+def check_cancelled(run: Run) -> None:
+    """Raise Cancelled if it was."""
+    if is_cancelled(run):
+        raise Cancelled
 
 
 @dataclass

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tinykit.backends.base import State
-from tinykit.errors import BackendError, CacheError, ModelFileError, OptionError
+from tinykit.backends.base import Array, State
+from tinykit.errors import CacheError, ModelFileError, OptionError
 from tinykit.generation.engine import Engine
-from tinykit.generation.slots import SlotName
+from tinykit.generation.slots import SlotName, slot_in_use
 
 _FORMAT = "tinykit-state-1"
 _TOKENS = "token_ids"
@@ -28,20 +28,18 @@ _PREFIX = "state."
 
 
 def save_state(engine: Engine, path: str | Path, *, slot: SlotName | None = None) -> int:
-    """Write the state of a slot, or of the exchange that ended last, and return the file's size in bytes.
+    """Write the state of a slot, or of the chat that was answered last, and return the file's size in bytes.
 
-    A file of that name is replaced only once the new one is whole.
+    Titles and choices are no chats. A file of that name is replaced only once the new one is whole.
 
     Raises:
         OptionError: there is nothing to save, or `path` is no path.
         BackendError: a generation is running in the slot.
-        CacheError: the file cannot be written.
+        CacheError: the file cannot be written; folders are not made.
     """
     path = _checked_path(path)
-    with engine.turn():
-        token_ids, state = _kept(engine, slot)
-        # copies, since what goes on in the slot while the file is written overwrites the state
-        tensors = {_PREFIX + name: np.array(array, order="C") for name, array in state.dump().items()}
+    token_ids, arrays = engine.turns.take(lambda: _dumped(*_kept(engine, slot)))
+    tensors = {_PREFIX + name: array for name, array in arrays.items()}
     tensors[_TOKENS] = np.asarray(token_ids, np.int64)
     return _write(path, tensors, {"format": _FORMAT, "sha256": _digest(tensors), **engine.identity})
 
@@ -67,13 +65,20 @@ def restore_state(engine: Engine, path: str | Path, *, slot: SlotName | None = N
         raise ModelFileError(f"{path} is damaged: its checksum does not fit.", path=path)
     ids = _checked_ids(tensors.pop(_TOKENS, None), engine.backend.info.vocab_size, path)
     arrays = {name.removeprefix(_PREFIX): array for name, array in tensors.items()}
-    with engine.turn():
-        state = engine.backend.load_state(arrays, len(ids))
-        if slot is None:
-            engine.cache.keep(ids, state)
-        else:
-            _put(engine, slot, ids, state)
+    engine.turns.take(lambda: _put(engine, slot, ids, engine.backend.load_state(arrays, len(ids))))
     return len(ids)
+
+
+def _dumped(token_ids: tuple[int, ...], state: State) -> tuple[tuple[int, ...], dict[str, Array]]:
+    """Copies, since what goes on in the slot while the file is written overwrites the state."""
+    return token_ids, {name: np.array(array, order="C") for name, array in state.dump().items()}
+
+
+def _put(engine: Engine, slot: SlotName | None, token_ids: tuple[int, ...], state: State) -> None:
+    if slot is None:
+        engine.cache.keep(token_ids, state, is_answered=True)
+    else:
+        engine.slots.put(slot, token_ids, state)
 
 
 def _digest(tensors: Mapping[str, npt.NDArray[Any]]) -> str:
@@ -105,27 +110,22 @@ def _kept(engine: Engine, slot: SlotName | None) -> tuple[tuple[int, ...], State
         if (last := engine.cache.last) is not None:
             return last
         raise OptionError(
-            "There is no state to save: nothing was generated yet, or its state was dropped.",
-            hint="Generate first, or in a slot, whose state stays: slot=0.",
+            "There is no state to save: no chat was answered yet, or its state was dropped.",
+            hint="Name a slot, whose state stays: chat(..., slot=0), then save_state(path, slot=0).",
             name="slot",
             value=slot,
         )
     if slot not in engine.slots or (state := engine.slots[slot].state) is None:
-        if slot in engine.slots and engine.slots[slot].lock.locked():
-            raise BackendError(
-                f"Slot {slot!r} is in use.", hint="Cancel or read its stream to the end first."
-            )
-        names = [name for name, _ in engine.slots.items()]
-        raise OptionError(f"Slot {slot!r} holds no state; those in use are {names}.", name="slot", value=slot)
+        if slot in engine.slots and engine.slots[slot].is_in_use:
+            raise slot_in_use(slot)
+        names = [name for name, one in engine.slots.items() if one.state is not None]
+        raise OptionError(
+            f"Slot {slot!r} holds no state.",
+            hint=f"Those that do: {', '.join(map(repr, names)) or 'none'}.",
+            name="slot",
+            value=slot,
+        )
     return engine.slots[slot].token_ids, state
-
-
-def _put(engine: Engine, name: SlotName, token_ids: tuple[int, ...], state: State) -> None:
-    slot = engine.slots[name]
-    if not slot.lock.acquire(blocking=False):
-        raise BackendError(f"Slot {name!r} is in use.", hint="Cancel or read its stream to the end first.")
-    slot.token_ids, slot.state = token_ids, state
-    slot.lock.release()
 
 
 def _write(path: Path, tensors: dict[str, npt.NDArray[Any]], metadata: dict[str, str]) -> int:
@@ -133,7 +133,6 @@ def _write(path: Path, tensors: dict[str, npt.NDArray[Any]], metadata: dict[str,
 
     partial = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
         os.close(handle)
         save_file(tensors, partial, metadata)
@@ -141,6 +140,12 @@ def _write(path: Path, tensors: dict[str, npt.NDArray[Any]], metadata: dict[str,
             os.fsync(written.fileno())
         Path(partial).replace(path)
         return path.stat().st_size
+    except FileNotFoundError as error:
+        raise CacheError(
+            f"The state cannot be written to {path}: there is no folder {path.parent}.",
+            hint="Make the folder first, or name another.",
+            path=path,
+        ) from error
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise CacheError(f"The state cannot be written to {path}: {error}.", path=path) from error
     finally:

@@ -11,24 +11,38 @@ from dataclasses import dataclass, field
 
 from tinykit.backends.base import State
 from tinykit.errors import BackendError, OptionError
+from tinykit.generation.run import Run
 
 SlotName = int | str
 _POLL_S = 0.05  # how often a waiting request looks whether it was cancelled
+_PASSING = "\0"  # what names of slots begin with that live no longer than a call
 
 
 @dataclass
 class Slot:
-    """The token ids that a slot's state has seen, and who is using it."""
+    """The token ids that a slot's state has seen, who is using it, and who waits for it."""
 
     token_ids: tuple[int, ...] = ()
     state: State | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    owner: int | None = None  # the thread whose request is running
+    holder: Run | None = None
+    thread: int | None = None  # of the holder
+    line: dict[Run, threading.Event] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
         """Memory held by the state."""
         return self.state.size_bytes if self.state is not None else 0
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a run holds it. One that an interrupt tore off holds nothing, whatever was left undone."""
+        holder = self.holder
+        return holder is not None and not holder.is_left
+
+
+def passing_slot(number: int) -> SlotName:
+    """A name for a slot of a single call: its memory is the first to be given up."""
+    return f"{_PASSING}{number}"
 
 
 def checked_slot(slot: object) -> SlotName | None:
@@ -94,66 +108,94 @@ class Slots:
         slot = self._slots.get(name)
         if slot is None:
             return False
-        if not slot.lock.acquire(blocking=False):
-            raise BackendError(
-                f"Slot {name!r} is in use.", hint="Cancel or read its stream to the end first."
-            )
-        self._drop(name, slot)
+        if not self._drop(name, slot):
+            raise slot_in_use(name)
         return True
 
-    def _drop(self, name: SlotName, slot: Slot) -> None:
-        """Forget a slot whose lock is held; who waits for it takes a new one."""
+    def _drop(self, name: SlotName, slot: Slot) -> bool:
+        """Forget a slot unless it is in use; who waits for it takes a new one."""
         with self._lock:
+            if slot.is_in_use:
+                return False
             if self._slots.get(name) is slot:
                 del self._slots[name]
-        slot.state, slot.token_ids = None, ()
-        slot.lock.release()
+            slot.state, slot.token_ids = None, ()
+        return True
 
-    def shrink(self, budget_bytes: int, *, except_for: Slot) -> None:
-        """Drop the slots that were used longest ago, until the states of all fit into the budget."""
+    def shrink(self, budget_bytes: int, *, except_for: Slot | None = None, passing: bool = False) -> None:
+        """Drop the slots that were used longest ago, until the states of all fit into the budget.
+
+        With `passing`, only slots of single calls go.
+        """
         with self._lock:
             for name in [name for name, slot in self._slots.items() if slot is except_for]:
                 self._slots[name] = self._slots.pop(name)  # the last is the most recently used
         for name, slot in self.items():
             if self.size_bytes <= budget_bytes:
                 return
-            if slot is not except_for and slot.lock.acquire(blocking=False):
+            if slot is not except_for and (not passing or str(name).startswith(_PASSING)):
                 self._drop(name, slot)
 
     def clear(self) -> None:
         """Forget all of them."""
         self._slots.clear()
 
+    def put(self, name: SlotName, token_ids: tuple[int, ...], state: State) -> None:
+        """Let a slot go on from a state.
+
+        Raises:
+            BackendError: a generation is running in it.
+        """
+        with self._lock:
+            slot = self[name]
+            if slot.is_in_use:
+                raise slot_in_use(name)
+            slot.token_ids, slot.state = token_ids, state
+
     @contextmanager
-    def hold(self, name: SlotName, is_cancelled: Callable[[], bool]) -> Iterator[Slot]:
+    def hold(self, name: SlotName, run: Run, is_cancelled: Callable[[], bool]) -> Iterator[Slot]:
         """Wait until nobody else uses the slot, and hold it; gives up waiting once the request is cancelled.
+
+        Those who wait get it in the order in which they came. It is held until the block ends or the run is
+        left, whichever comes first.
 
         Raises:
             BackendError: this thread has an open stream in the slot, so waiting would never end.
         """
-        slot = self._waited_for(name, is_cancelled)
-        if slot is None:
-            yield Slot()  # of a request that will do nothing
-            return
-        slot.owner = threading.get_ident()
+        slot = self._waited_for(name, run, is_cancelled)
         try:
-            yield slot
+            yield slot or Slot()  # of a request that will do nothing
         finally:
-            slot.owner = None
-            slot.lock.release()
+            if slot is not None and slot.holder is run:  # not after others have taken what was left
+                slot.holder = None
+                for told in list(slot.line.values())[:1]:
+                    told.set()
 
-    def _waited_for(self, name: SlotName, is_cancelled: Callable[[], bool]) -> Slot | None:
-        """The slot of that name with its lock held; None once the request is cancelled."""
-        while True:
-            slot = self[name]
-            if slot.owner == threading.get_ident():
-                raise BackendError(
-                    f"A stream of slot {name!r} is still open in this thread.",
-                    hint="Read it to its end or close it before the next call.",
-                )
-            if slot.lock.acquire(timeout=_POLL_S):
-                if self._slots.get(name) is slot:
-                    return slot
-                slot.lock.release()  # it was freed meanwhile
-            elif is_cancelled():
-                return None
+    def _waited_for(self, name: SlotName, run: Run, is_cancelled: Callable[[], bool]) -> Slot | None:
+        """The slot of that name, held by the run; None once the request is cancelled."""
+        slot, told, me = self[name], threading.Event(), threading.get_ident()
+        try:
+            while not is_cancelled():
+                if self[name] is not slot:  # it was freed meanwhile
+                    slot.line.pop(run, None)
+                    slot = self[name]
+                slot.line[run] = told
+                with self._lock:
+                    is_next = list(slot.line)[:1] == [run] and self._slots.get(name) is slot
+                    if is_next and not slot.is_in_use:
+                        slot.holder, slot.thread = run, me
+                        return slot
+                if slot.is_in_use and slot.thread == me:
+                    raise BackendError(
+                        f"A stream of slot {name!r} is still open in this thread.",
+                        hint="Read it to its end or close it before the next call.",
+                    )
+                told.wait(_POLL_S)
+            return None
+        finally:
+            slot.line.pop(run, None)
+
+
+def slot_in_use(name: SlotName) -> BackendError:
+    """The error of whoever wants to change a slot in which a generation is running."""
+    return BackendError(f"Slot {name!r} is in use.", hint="Cancel or read its stream to the end first.")

@@ -22,12 +22,14 @@ class Stream(Iterator[Chunk]):
         self._steps = steps
         self._cancel = cancel
 
+    def __iter__(self) -> Iterator[Chunk]:
+        # Not the stream itself: a frame of `__next__` in the traceback of an interrupt would keep it open,
+        # and its slot in use, for as long as somebody keeps the error.
+        return self._steps
+
     def __next__(self) -> Chunk:
         try:
             return next(self._steps)
-        except KeyboardInterrupt as error:
-            error.partial = self.result  # type: ignore[attr-defined]
-            raise
         except ValueError as error:
             if "already executing" not in str(error):
                 raise

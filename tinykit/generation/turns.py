@@ -1,0 +1,39 @@
+"""Turns at the model: threads get them in the order in which they asked.
+
+An interrupt may come between any two calls. A context manager written in Python could be left without its
+end then, and whatever it holds would stay held; so what is done in a turn is handed over as a function.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+_POLL_S = 0.05  # how often a thread looks itself whether it is its turn, should nobody have told it
+
+
+class Turns:
+    """One thread at a time, in the order of asking; within a turn, the same thread may take another."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._line: dict[int, threading.Event] = {}  # by thread; the first has its turn
+
+    def take(self, act: Callable[[], T]) -> T:
+        """What `act` returns, called while no other thread has a turn."""
+        me = threading.get_ident()
+        if me in self._line:  # within a turn, or in the garbage collector while this thread waits for one
+            with self._lock:
+                return act()
+        try:
+            self._line[me] = told = threading.Event()
+            while list(self._line)[:1] != [me]:
+                told.wait(_POLL_S)
+            with self._lock:
+                return act()
+        finally:
+            self._line.pop(me, None)
+            for following in list(self._line.values())[:1]:
+                following.set()
