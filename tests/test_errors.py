@@ -29,6 +29,7 @@ BUILT_IN = {
     "ForwardInterrupted": RuntimeError,
     "DeviceError": RuntimeError,
     "RestartNeededError": RuntimeError,
+    "BusyError": RuntimeError,
     "ClosedError": RuntimeError,
 }
 ALL = [

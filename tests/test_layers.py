@@ -19,7 +19,7 @@ LAYERS = [
     {"generation"},
     {"checkpoints", "folders", "loaded_model", "builds", "loading", "placing", "residents"},
     {"session", "answers", "call_options", "choosing", "many", "titling", "inventory", "model_facts"},
-    {"lab", "tune", "doctor", "cli", "__main__"},
+    {"lab", "tune", "serve", "doctor", "cli", "__main__"},
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

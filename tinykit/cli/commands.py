@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -13,7 +13,8 @@ import click
 
 from tinykit import __version__
 from tinykit.cli.models import models
-from tinykit.cli.options import check_setting, offline_option
+from tinykit.cli.options import session_options
+from tinykit.cli.serve import serve
 from tinykit.errors import OptionError
 from tinykit.tune.command import tune
 
@@ -29,22 +30,8 @@ def cli() -> None:
 
 
 cli.add_command(models)
+cli.add_command(serve)
 cli.add_command(tune)
-
-
-def _session_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command that uses a model."""
-    options = (
-        click.option("-m", "--model", help="A key of 'tinykit models', a hub id, a .gguf file or a folder."),
-        click.option("-a", "--adapter", help="Folder of a LoRA adapter to merge into the model."),
-        click.option("-d", "--device", callback=check_setting, help="Where to compute."),
-        click.option("--dtype", help="Precision of the weights."),
-        click.option("--threads", type=int, callback=check_setting, help="Threads to compute with."),
-        offline_option,
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 @cli.command()
@@ -54,7 +41,7 @@ def _session_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @click.option("--why", is_flag=True, help="Also show the steps from the reply to the title.")
 @click.option("--stats", is_flag=True, help="Also show the seconds each title took.")
-@_session_options
+@session_options
 def title(
     text: tuple[str, ...],
     file: str | None,
@@ -195,7 +182,7 @@ def _printable(text: str) -> str:
 @click.option("--timeout", "timeout_s", type=float, help="Seconds after which to stop.")
 @click.option("--json", "as_json", is_flag=True, help="The whole answer as one JSON object, at its end.")
 @click.option("--stats", is_flag=True, help="Also show tokens and seconds.")
-@_session_options
+@session_options
 def complete(
     prompt: tuple[str, ...],
     system: str | None,
