@@ -386,6 +386,7 @@ TOO_LARGE = [
     ("regex_brackets", Constraint.regex("(" * 5000 + "a" + ")" * 5000)),
     ("references", Constraint.json_schema({"$ref": "#/$defs/r0", "$defs": {f"r{i}": {"$ref": f"#/$defs/r{i + 1}"} for i in range(1500)}})),
     ("gbnf_brackets", Constraint.gbnf("root ::= " + "(" * 5000)),
+    ("deep_schema", Constraint.json_schema('{"items":' * 800 + "{}" + "}" * 800)),
 ]  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def to_lark(constraint: Constraint) -> str:
     """The grammar of `constraint`.
 
     Raises:
-        OptionError: Too many rules, or GBNF that is not valid; the rest is checked when it is compiled.
+        OptionError: Too many rules, too deep a schema, or GBNF that is not valid; the rest is checked when it is compiled.
     """
     rules = len(_RULES[constraint.kind].findall(constraint.text)) if constraint.kind in _RULES else 0
     if rules > _MAX_RULES:
@@ -47,12 +47,19 @@ def to_lark(constraint: Constraint) -> str:
         texts = [_literal(text) for text in json.loads(constraint.text)]
         body = f"start: /{'|'.join(texts)}/"
     elif constraint.kind == "json":
-        body = f"start: %json {json.dumps(bounded_schema(json.loads(constraint.text)))}"
+        body = f"start: %json {_bounded_json(constraint)}"
     elif constraint.kind == "gbnf":
         body = gbnf_to_lark(constraint.text)
     else:
         body = constraint.text
     return body + _OPTIONS
+
+
+def _bounded_json(constraint: Constraint) -> str:
+    try:
+        return json.dumps(bounded_schema(json.loads(constraint.text)))
+    except RecursionError:
+        raise invalid(constraint, "too deep") from None
 
 
 def _regex(constraint: Constraint) -> str:
@@ -103,7 +110,7 @@ def _is_plain_object(schema: dict[str, Any]) -> bool:
     known, required = schema.get("properties"), schema.get("required", [])
     if not isinstance(known, dict) or not isinstance(required, list) or schema.keys() & _OPEN_KEYS:
         return False
-    return "minProperties" not in schema and all(name in known for name in required)
+    return "minProperties" not in schema and all(isinstance(name, str) and name in known for name in required)
 
 
 def _combines_objects(schema: Any) -> bool:

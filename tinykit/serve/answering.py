@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-from anyio import CancelScope, to_thread
+from anyio import to_thread
 
 from tinykit.errors import ClosedError
 from tinykit.generation.result import Chunk, Completion
@@ -42,10 +42,15 @@ class Answering:
 
     async def run(self) -> None:
         """Wait for a turn, then generate; whatever goes wrong is for `pieces` to raise."""
+        loop = asyncio.get_running_loop()
+
+        def tell(piece: Piece) -> None:
+            loop.call_soon_threadsafe(self._queue.put_nowait, piece)
+
         try:
             async with self._turns.turn():
                 for index in range(self._request.n):
-                    await self._choice(index)
+                    await to_thread.run_sync(self._generate, index, tell)
         except Exception as error:
             self._queue.put_nowait(error)
         else:
@@ -67,30 +72,18 @@ class Answering:
         if self._stream is not None:
             self._stream.cancel()
 
-    async def _choice(self, index: int) -> None:
-        try:
-            stream = await to_thread.run_sync(self._open, index)
-            while (chunk := await to_thread.run_sync(next, stream, None)) is not None:
+    def _generate(self, index: int, tell: Callable[[Piece], None]) -> None:
+        """Make the choice `index` in a thread of its own, so that no step waits for the event loop."""
+        request = self._request
+        with self._session.stream(request.messages, **request.of_choice(index)) as stream:
+            self._stream = stream
+            if self._is_cancelled:  # asked for while there was no stream to hear it
+                stream.cancel()
+            for chunk in stream:
                 completion = stream.result if chunk.is_last else None
                 if completion is not None and completion.finish_reason == "cancelled":
                     raise self._ended_early()
-                self._queue.put_nowait(Piece(index, chunk, completion))
-        except BaseException:
-            self.cancel()  # a thread may be in the middle of a step
-            raise
-        finally:
-            opened, self._stream = self._stream, None
-            if opened is not None:
-                with CancelScope(shield=True):
-                    await to_thread.run_sync(opened.close)
-
-    def _open(self, index: int) -> Stream:
-        request = self._request
-        stream = self._session.stream(request.messages, **request.of_choice(index))
-        self._stream = stream
-        if self._is_cancelled:  # asked for while there was no stream to hear it
-            stream.cancel()
-        return stream
+                tell(Piece(index, chunk, completion))
 
     def _ended_early(self) -> ClosedError:
         return closing() if self._turns.is_closed else ClosedError("The answer was cancelled.")

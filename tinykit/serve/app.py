@@ -27,8 +27,8 @@ from tinykit.errors import OptionError, TinykitError, UnknownModelError
 from tinykit.generation.result import Completion
 from tinykit.serve.access import is_our_name, is_token
 from tinykit.serve.answering import Answering, Piece
-from tinykit.serve.options import NAMES, ChatRequest, chat_request
-from tinykit.serve.refusals import RefusedError, refusal
+from tinykit.serve.options import ChatRequest, chat_request
+from tinykit.serve.refusals import Refusal, RefusedError, refusal
 from tinykit.serve.turns import Turns
 from tinykit.serve.wire import DONE, Tokens, Wire, as_json, event, model_object
 from tinykit.session import TinySession
@@ -175,7 +175,7 @@ async def _whole(asked: ChatRequest, wire: Wire, pieces: AsyncIterator[Piece], s
     try:
         completions = [piece.completion async for piece in pieces if piece.completion is not None]
     except Exception as error:
-        return _response(error)
+        return _response(error, asked.names)
     return _json(wire.whole(completions))
 
 
@@ -186,7 +186,7 @@ async def _stream(
     try:
         first = await anext(aiter(pieces))
     except Exception as error:
-        return _response(error)
+        return _response(error, asked.names)
     headers = {**_HEADERS, "Content-Type": "text/event-stream; charset=utf-8"}
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": 200, "headers": raw})
@@ -194,7 +194,7 @@ async def _stream(
         async for data in _events(asked, wire, first, pieces):
             await send({"type": "http.response.body", "body": data, "more_body": True})
     except Exception as error:
-        data = event(_refusal(error).body)
+        data = event(_refusal(error, asked.names).body)
         await send({"type": "http.response.body", "body": data, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
     return None
@@ -279,15 +279,15 @@ def _json(content: object, status: int = 200, headers: Mapping[str, str] | None 
     return Response(as_json(content), status, {**_HEADERS, **(headers or {})}, media_type="application/json")
 
 
-def _refusal(error: Exception) -> Any:
-    found = refusal(error, NAMES)
+def _refusal(error: Exception, names: Mapping[str, str] | None = None) -> Refusal:
+    found = refusal(error, names)
     if found.status == 500:
         _log.error("A request failed.", exc_info=error)
     return found
 
 
-def _response(error: Exception) -> Response:
-    found = _refusal(error)
+def _response(error: Exception, names: Mapping[str, str] | None = None) -> Response:
+    found = _refusal(error, names)
     return _json(found.body, found.status, found.headers)
 
 

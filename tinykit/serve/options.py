@@ -22,11 +22,12 @@ _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant"
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A checked request: `options` are keywords of `TinySession.stream`."""
+    """A checked request: `options` are keywords of `TinySession.stream`, `names` what it called them."""
 
     model: str
     messages: list[dict[str, str]]
     options: dict[str, Any]
+    names: dict[str, str] = field(default_factory=dict)
     n: int = 1
     stream: bool = False
     include_usage: bool = False
@@ -167,12 +168,6 @@ PARAMETERS: dict[str, Parameter] = {
         Parameter("prompt_cache_key", "a label that changes no answer", convert=_text("prompt_cache_key")),
     )
 }
-# how the API calls our options, and the kinds of constraints that errors name
-NAMES: dict[str, str] = {
-    **{one.option: one.name for one in PARAMETERS.values() if one.option},
-    **{name: name for name in PARAMETERS},
-    "json": "response_format",
-}
 
 
 def table() -> str:
@@ -203,11 +198,18 @@ def chat_request(body: object) -> ChatRequest:
         )
     streams = _switch(given, "stream")
     options = _options(given)
-    generation_options(options)  # before the request waits for its turn
+    names = {option: name for name in given if (option := PARAMETERS[name].option)}
+    names = {**dict(zip(given, given, strict=True)), "json": "response_format", **names}
+    try:
+        generation_options(options)  # before the request waits for its turn
+    except OptionError as error:
+        name, value = names.get(error.name), error.value
+        raise OptionError(error.message, hint=error.hint, name=name, value=value) from error
     return ChatRequest(
         model=given["model"],
         messages=_messages(given.get("messages")),
         options=options,
+        names=names,
         n=_n(given.get("n", 1)),
         stream=streams,
         include_usage=_include_usage(given.get("stream_options"), streams),

@@ -5,6 +5,7 @@ The form is that of https://platform.openai.com/docs/guides/error-codes/api-erro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tinykit.errors import (
@@ -60,21 +61,21 @@ _HEADERS = {
 }
 
 
-def refusal(error: Exception, parameters: dict[str, str] | None = None) -> Refusal:
+def refusal(error: Exception, names: Mapping[str, str] | None = None) -> Refusal:
     """The answer to a request that ended with `error`.
 
     Args:
         error: One of ours, or a fault, of which nothing is told but that it happened.
-        parameters: How the API calls our options.
+        names: How the request called our options; without, the error has the API's own.
     """
     if not isinstance(error, TinykitError):
         text = "This is a fault of tinykit; what the server has printed says more."
         return Refusal(500, _body(text, _FAULT, "internal_error", None), {})
     status, kind, code = next(row[1:] for row in _KINDS if isinstance(error, row[0]))
     status, code = getattr(error, "status", status), getattr(error, "code", code)
-    name = error.name if isinstance(error, OptionError) else None
-    if parameters is not None and name is not None:
-        name = parameters.get(name)
+    name = getattr(error, "name", None) if isinstance(error, OptionError) else None
+    if names is not None and name is not None:
+        name = names.get(name)
     text = f"{error.message} {error.hint}" if error.hint else error.message
     return Refusal(status, _body(text, kind, code, name), _HEADERS.get(status, {}))
 
