@@ -5,23 +5,41 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import openai
 
 from tests import tiny_models as tiny
-from tests.generation.test_engine import byte_ids, tokenizer
 from tinykit import TinySession
 from tinykit.backends.scripted import ScriptedBackend
+from tinykit.convert.vocabulary import build_tokenizer
 from tinykit.generation.engine import Engine
 from tinykit.loaded_model import Loaded
 from tinykit.serve.access import listen
 from tinykit.serve.app import App
 from tinykit.serve.running import Server
+from tinykit.tokenizer import Tokenizer
 
 EOS = 2
 TOKEN = "a-token-for-the-tests"
 MODEL = "smollm2-135m"
 ANSWER = "Hello, wörld!"
 WAIT_S = 120  # for what must happen; it is long for slow machines, and reached only where a test fails
+
+
+def tokenizer():
+    """Of the tiny models."""
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": tiny.VOCABULARY,
+        "tokenizer.ggml.token_type": [3 if t in tiny.SPECIALS else 1 for t in tiny.VOCABULARY],
+        "tokenizer.ggml.merges": tiny.MERGES,
+    }
+    return Tokenizer(build_tokenizer(metadata), {}, tiny.TEMPLATE)
+
+
+def byte_ids(text):
+    """Its bytes as tokens, which come after three control tokens."""
+    return [3 + byte for byte in text.encode()]
+
+
 _ASSISTANT = [1, *byte_ids("assistant\n")]
 
 
@@ -105,6 +123,8 @@ def running(session, *, grace_s=5.0, **options):
 
 def official_client(server):
     """The client of the API's maker."""
+    import openai  # not in the child processes, which start faster without
+
     return openai.OpenAI(base_url=server.url, api_key=TOKEN, max_retries=0, timeout=WAIT_S)
 
 

@@ -64,43 +64,51 @@ def models(url, token):
     return httpx.get(f"{url}/models", headers={"Authorization": f"Bearer {token}"}, timeout=120)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
-def test_new_token_is_printed_once_and_a_signal_ends_it(child, number):
+unix = pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+
+
+@unix
+def test_new_token_is_printed_once_and_ctrl_c_ends_it(child):
     server = child()
     first, second = server.line(), server.line()
     assert first.startswith("smollm2-135m at http://127.0.0.1:") and first.endswith("/v1, until Ctrl-C.\n")
     url, token = first.split()[2].rstrip(","), second.removeprefix("Token, for this time: ").strip()
     assert (models(url, token).status_code, models(url, token + "x").status_code) == (200, 401)
-    assert server.end(number) == (0, "", "")
+    assert server.end(signal.SIGINT) == (0, "", "")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
-def test_given_token_is_not_printed(child, tmp_path):
+@unix
+def test_given_token_is_not_printed_and_sigterm_ends_it(child, tmp_path):
     (tmp_path / "token").write_text(TOKEN)
-    for arguments, environment in (
-        (["--token-file", str(tmp_path / "token")], {"TINYKIT_TOKEN": "another-token-of-mine"}),
-        ([], {"TINYKIT_TOKEN": TOKEN}),
-    ):
-        server = child("--json", *arguments, **environment)
-        fields = json.loads(server.line())
-        assert set(fields) == {"url", "model"}
-        assert models(fields["url"], TOKEN).status_code == 200
-        code, out, err = server.end(signal.SIGTERM)
-        assert (code, out, err) == (0, "", "")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
-def test_new_token_as_json(child):
-    server = child("--json")
+    server = child("--json", "--token-file", str(tmp_path / "token"), TINYKIT_TOKEN="another-token-of-mine")
     fields = json.loads(server.line())
-    assert set(fields) == {"url", "model", "token"}
-    assert models(fields["url"], fields["token"]).status_code == 200
-    assert server.end(signal.SIGINT)[0] == 0
+    assert set(fields) == {"url", "model"}
+    assert models(fields["url"], TOKEN).status_code == 200
+    assert models(fields["url"], "another-token-of-mine").status_code == 401
+    assert server.end(signal.SIGTERM) == (0, "", "")
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_token_as_json(run, monkeypatch, given):  # noqa: F811
+    served = []
+
+    def serve(session, bound, *, token, on_ready, **options):
+        served.append((token, options))
+        on_ready("http://here/v1")
+
+    monkeypatch.setattr("tinykit.serve.serve", serve)
+    if given:
+        monkeypatch.setenv("TINYKIT_TOKEN", TOKEN)
+    code, out, err = run("serve", "--json", "--port", "0", "--waiting", "3")
+    ((token, options),) = served
+    fields = {"url": "http://here/v1", "model": "smollm2-135m", **({} if given else {"token": token})}
+    assert (code, json.loads(out), err) == (0, fields, "")
+    assert (token == TOKEN) is given
+    assert options == {"host": "127.0.0.1", "is_remote": False, "waiting": 3}
 
 
 @pytest.mark.real
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+@unix
 def test_real_model_from_the_command(child, use_real_home):
     server = child("--json", "--offline", code="import sys\nfrom tinykit import cli\ncli.main(['serve', *sys.argv[1:]])",
                    TINYKIT_TOKEN=TOKEN)  # fmt: skip

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from tests.generation.test_engine import tokenizer
+from tests.serve.serving import tokenizer
 from tinykit.generation.result import Completion, Timings, Usage
 from tinykit.generation.sampling import TokenLogprob
 from tinykit.serve.wire import Tokens, Wire, as_json, event, usage

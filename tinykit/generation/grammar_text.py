@@ -36,7 +36,8 @@ def to_lark(constraint: Constraint) -> str:
     """The grammar of `constraint`.
 
     Raises:
-        OptionError: Too many rules, too deep a schema, or GBNF that is not valid; the rest is checked when it is compiled.
+        OptionError: Too many rules, too deep a schema, or GBNF that is not valid; the rest is checked when it
+            is compiled.
     """
     rules = len(_RULES[constraint.kind].findall(constraint.text)) if constraint.kind in _RULES else 0
     if rules > _MAX_RULES:
