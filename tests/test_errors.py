@@ -29,7 +29,6 @@ BUILT_IN = {
     "ForwardInterrupted": RuntimeError,
     "DeviceError": RuntimeError,
     "RestartNeededError": RuntimeError,
-    "BusyError": RuntimeError,
     "ClosedError": RuntimeError,
 }
 ALL = [

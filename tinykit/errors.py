@@ -27,7 +27,6 @@ happened, with the value; the hint, added as a note, says what to do; the facts 
     │   ├── ForwardInterrupted
     │   ├── DeviceError                           .asked .failures
     │   └── RestartNeededError
-    ├── BusyError              (RuntimeError)
     └── ClosedError            (RuntimeError)
 
 `DeviceFallbackWarning` (UserWarning) tells of a device that could not be used where nothing is lost by it.
@@ -169,10 +168,6 @@ class DeviceError(BackendError):
 
 class RestartNeededError(BackendError):
     """The library failed to release a model, so that no other may be loaded over what is left of it."""
-
-
-class BusyError(TinykitError, RuntimeError):
-    """So many others wait already that one more would wait too long."""
 
 
 class ClosedError(TinykitError, RuntimeError):

@@ -82,6 +82,13 @@ def until(server, condition):
     raise AssertionError("it never came to that")
 
 
+@pytest.fixture(scope="module")
+def stranger(server):
+    """A client without the token."""
+    with httpx.Client(base_url=server.url, timeout=WAIT_S) as client:
+        yield client
+
+
 class TestAccess:
     @pytest.mark.parametrize(
         "headers",
@@ -89,9 +96,9 @@ class TestAccess:
         ids=["none", "bare", "basic", "longer"],
     )  # fmt: skip
     @pytest.mark.parametrize("path", ["/models", CHAT, "/nowhere"])
-    def test_without_the_token_nothing_is_told(self, server, headers, path):
+    def test_without_the_token_nothing_is_told(self, stranger, headers, path):
         for method in ("GET", "POST", "OPTIONS"):
-            response = httpx.request(method, f"{server.url}{path}", headers=headers)
+            response = stranger.request(method, path, headers=headers)
             assert response.status_code == 401
             assert error_of(response)["code"] == "invalid_api_key"
             assert response.headers["www-authenticate"].startswith("Bearer")
@@ -302,6 +309,16 @@ class TestClosing:
         events = [line for line in response.text.split("\n") if line]
         assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "closing"
         assert '"content":"A"' in response.text and "[DONE]" not in response.text
+
+
+def test_logprobs_need_the_vocabulary(monkeypatch):
+    with scripted_session() as session:
+        monkeypatch.setattr(session, "load", object)  # as where the model is in another process
+        with running(session) as server:
+            response = Asking(server, logprobs=True).answer()
+            assert Asking(server).answer().json()["choices"][0]["message"]["content"] == ANSWER
+    assert response.status_code == 400
+    assert (error_of(response)["param"], error_of(response)["code"]) == ("logprobs", "unsupported_parameter")
 
 
 def test_fault_of_ours_is_told_without_details(caplog):

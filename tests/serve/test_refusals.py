@@ -10,7 +10,6 @@ STATUS = {
     errors.OptionError: 400,
     errors.PromptTooLongError: 400,
     errors.UnknownModelError: 404,
-    errors.BusyError: 429,
     errors.ClosedError: 503,
     errors.RestartNeededError: 503,
     errors.SourceError: 503,
@@ -28,13 +27,8 @@ def test_status_of_each_class(kind, status):
     found = refusal(kind("It broke at 3.", hint="Mend it."))
     assert found.status == status
     assert found.body["error"]["message"] == "It broke at 3. Mend it."
-    assert found.body["error"]["type"] == (
-        "rate_limit_error"
-        if status == 429
-        else "invalid_request_error"
-        if status in (400, 404, 501)
-        else "server_error"
-    )
+    is_theirs = status in (400, 404, 501)
+    assert found.body["error"]["type"] == ("invalid_request_error" if is_theirs else "server_error")
 
 
 def test_every_error_of_ours_has_a_status():
@@ -58,6 +52,11 @@ def test_own_status_and_code():
     found = refusal(RefusedError("No.", status=401, code="who"))
     assert (found.status, found.body["error"]["code"]) == (401, "who")
     assert found.headers == {"WWW-Authenticate": 'Bearer realm="tinykit"'}
+
+
+def test_busy_model_is_a_limit():
+    found = refusal(RefusedError("Busy.", status=429, code="busy"))
+    assert (found.body["error"]["type"], found.headers) == ("rate_limit_error", {"Retry-After": "1"})
 
 
 def test_foreign_error_tells_nothing():

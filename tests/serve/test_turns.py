@@ -2,7 +2,8 @@ import asyncio
 
 import pytest
 
-from tinykit.errors import BusyError, ClosedError
+from tinykit.errors import ClosedError
+from tinykit.serve.refusals import RefusedError
 from tinykit.serve.turns import Turns
 
 
@@ -101,7 +102,7 @@ def test_full_queue_is_busy():
     async def play():
         _, order, gates, begin = scene(waiting=1)
         a, b, c = (begin(name) for name in "abc")
-        with pytest.raises(BusyError, match="1 requests wait"):
+        with pytest.raises(RefusedError, match="1 requests wait"):
             await c
         for name in "ab":
             gates[name].set()

@@ -59,7 +59,7 @@ class Answering:
     async def pieces(self) -> AsyncGenerator[Piece]:
         """What `run` makes, as it is made.
 
-        Raises: what `TinySession.stream` raises, BusyError and ClosedError.
+        Raises: what `TinySession.stream` raises, RefusedError for a busy model, and ClosedError.
         """
         while (found := await self._queue.get()) is not None:
             if isinstance(found, Exception):

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tinykit.errors import OptionError, TinykitError, UnknownModelError
 from tinykit.generation.result import Completion
+from tinykit.loaded_model import Loaded
 from tinykit.serve.access import is_our_name, is_token
 from tinykit.serve.answering import Answering, Piece
 from tinykit.serve.options import ChatRequest, chat_request
@@ -71,7 +72,8 @@ class App:
         self._host = host
         self._is_remote = is_remote
         self._created = int(time.time())
-        self._tokens = Tokens(session.load().engine.tokenizer)
+        loaded: object = session.load()  # not a `Loaded` where the model is in another process
+        self._tokens = Tokens(loaded.engine.tokenizer) if isinstance(loaded, Loaded) else None
         self._active: set[Answering] = set()
         self._inner: ASGIApp = Starlette(
             routes=[
@@ -132,6 +134,13 @@ class App:
         except ClientDisconnect:
             return _nothing
         self._check_model(asked.model)
+        if self._tokens is None and "logprobs" in asked.options:
+            raise OptionError(
+                "logprobs cannot be given here: the model's vocabulary is in another process.",
+                name="logprobs",
+                value=True,
+                code="unsupported_parameter",
+            )
         return partial(self._answer, asked)
 
     def _check_model(self, model: str) -> None:

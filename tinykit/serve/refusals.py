@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tinykit.errors import (
-    BusyError,
     ClosedError,
     MissingPackageError,
     OptionError,
@@ -26,7 +25,7 @@ _BAD, _FAULT = "invalid_request_error", "server_error"
 
 
 class RefusedError(TinykitError, PermissionError):
-    """A request that is refused before anybody asks what it wants.
+    """A request that is refused whatever it asks for.
 
     `status` is the one of HTTP, `code` a word for programs.
     """
@@ -45,7 +44,6 @@ _KINDS: tuple[tuple[type[TinykitError], int, str, str], ...] = (
     (OptionError, 400, _BAD, "invalid_value"),
     (PromptTooLongError, 400, _BAD, "context_length_exceeded"),
     (UnknownModelError, 404, _BAD, "model_not_found"),
-    (BusyError, 429, "rate_limit_error", "busy"),
     (RefusedError, 400, _BAD, "refused"),
     (ClosedError, 503, _FAULT, "closing"),
     (RestartNeededError, 503, _FAULT, "restart_needed"),
@@ -73,6 +71,7 @@ def refusal(error: Exception, names: Mapping[str, str] | None = None) -> Refusal
         return Refusal(500, _body(text, _FAULT, "internal_error", None), {})
     status, kind, code = next(row[1:] for row in _KINDS if isinstance(error, row[0]))
     status, code = getattr(error, "status", status), getattr(error, "code", code)
+    kind = "rate_limit_error" if status == 429 else kind
     name = getattr(error, "name", None) if isinstance(error, OptionError) else None
     if names is not None and name is not None:
         name = names.get(name)

@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from tinykit.errors import BusyError, ClosedError
+from tinykit.errors import ClosedError
+from tinykit.serve.refusals import RefusedError
 
 
 class Turns:
@@ -30,7 +31,7 @@ class Turns:
         """Wait for a turn, and have it.
 
         Raises:
-            BusyError: too many wait already.
+            RefusedError: too many wait already.
             ClosedError: no more turns are given.
         """
         await self._take()
@@ -54,9 +55,11 @@ class Turns:
             self._free -= 1
             return
         if len(self._queue) >= self._most_waiting:
-            raise BusyError(
+            raise RefusedError(
                 f"The model is busy, and {self._most_waiting} requests wait for it already.",
                 hint="Try again in a moment.",
+                status=429,
+                code="busy",
             )
         place = asyncio.get_running_loop().create_future()
         self._queue.append(place)
