@@ -18,10 +18,10 @@ from tinykit.session import TinySession
 
 @dataclass(frozen=True)
 class Piece:
-    """What was said by the choice `index`; its completion once it has ended."""
+    """What was said by the choice `index`, or its completion once it has ended."""
 
     index: int
-    chunk: Chunk
+    chunk: Chunk | None = None
     completion: Completion | None = None
 
 
@@ -80,10 +80,10 @@ class Answering:
             if self._is_cancelled:  # asked for while there was no stream to hear it
                 stream.cancel()
             for chunk in stream:
-                completion = stream.result if chunk.is_last else None
-                if completion is not None and completion.finish_reason == "cancelled":
-                    raise self._ended_early()
-                tell(Piece(index, chunk, completion))
+                tell(Piece(index, chunk))
+            if stream.result.finish_reason == "cancelled":
+                raise self._ended_early()
+            tell(Piece(index, completion=stream.result))
 
     def _ended_early(self) -> ClosedError:
         return closing() if self._turns.is_closed else ClosedError("The answer was cancelled.")

@@ -222,7 +222,7 @@ async def _events(
         if index not in begun:
             begun.add(index)
             yield event({**wire.piece(index, {"role": "assistant", "content": ""}), **extra})
-        if chunk or chunk.logprobs:
+        if chunk is not None and (chunk or chunk.logprobs):
             said = wire.piece(index, {"content": chunk.text}, logprobs=chunk.logprobs)
             yield event({**said, **extra})
         if piece.completion is not None:
