@@ -36,13 +36,12 @@ from tinykit.folders import (
     Skipped,
     check_on_cpu,
     has_graphs,
-    is_judge_folder,
     open_folder,
-    open_judge,
 )
 from tinykit.generation.engine import Engine
 from tinykit.generation.judging import Judge
 from tinykit.gguf_names import is_number_format, number_format
+from tinykit.judge_folder import is_judge_folder, open_judge
 from tinykit.loaded_model import Loaded
 from tinykit.marks import digest
 from tinykit.model_spec import DTYPES, WEIGHTS, graphs_only
