@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tinykit import settings, sources, store
+from tinykit.builds import float_entry
 from tinykit.devices import BACKENDS, CPU, Attempt, Plan, plan
 from tinykit.errors import BackendError, ModelFileError, TinykitError, UnsupportedModelError
 from tinykit.folders import Skipped
@@ -67,11 +68,9 @@ def checkpoint_folder(
         ModelFileError: the weights cannot be read.
         UnsupportedModelError: they cannot be written for other libraries.
     """
-    from tinykit.convert.export import EXPORT_VERSION
-
     if source.is_dir() and spec.adapter is None:
         return source
-    entry = store.entry("models", spec.key, f"{fingerprint[:12]}-float-e{EXPORT_VERSION}")
+    entry = float_entry(spec, fingerprint)
     if entry.is_complete():
         return entry.path
     info: dict[str, object] = {"model": spec.key, "dtype": "fp32"}

@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TextIO
 
 from tinykit.errors import (
     DeviceFallbackWarning,
@@ -110,11 +110,18 @@ def _plain_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
-        def show(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
             if issubclass(category, DeviceFallbackWarning):
                 _say(f"Warning: {message}")
             else:
-                usual(message, category, *rest)
+                usual(message, category, filename, lineno, file, line)
 
         warnings.showwarning = show
         warnings.simplefilter("default", DeviceFallbackWarning)
