@@ -1,5 +1,11 @@
 import gc
+import json
+import os
+import subprocess
+import sys
 import threading
+import weakref
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +43,43 @@ def test_loaded_models_are_listed_with_their_bytes(model):
         session.complete("the cat", max_tokens=4)
         assert mine(model)[0].size_bytes > one.size_bytes
     assert mine(model) == []
+
+
+def test_unload_frees_the_native_session_though_somebody_keeps_the_engine(model):
+    session = TinySession(model, progress=False)
+    session.complete("the cat", max_tokens=4, slot=1)
+    engine = session.load().engine
+    native = weakref.ref(engine.backend._graph._session._sess)
+    session.unload()
+    gc.collect()
+    assert native() is None
+    session.close()
+
+
+def test_memory_is_given_back_for_large_models_only(model, monkeypatch):
+    given = []
+    monkeypatch.setattr(residents, "_give_back", lambda: given.append(1))
+    TinySession(model, progress=False).close()
+    assert given == []
+    monkeypatch.setattr(residents, "_LARGE_BYTES", 1)
+    TinySession(model, progress=False).close()
+    assert given == [1]
+
+
+@pytest.mark.real
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+def test_memory_returns_after_each_of_five_rounds(use_real_home):
+    script = Path(tinykit.__file__).parents[1] / "benchmarks" / "memory.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--model", "smollm2-135m", "--dtype", "q8", "--rounds", "5"],
+        env={**os.environ, "PYTHONPATH": str(script.parents[1])}, capture_output=True, text=True, timeout=280, check=True,
+    )  # fmt: skip
+    rows = json.loads(done.stdout.splitlines()[-1])
+    assert len(rows) == 5
+    for row in rows:
+        assert row["loaded_bytes"] > 100e6  # the weights are 145 MB
+        assert row["released_bytes"] < 60e6  # 3 MB when this was written
+    assert rows[-1]["released_bytes"] - rows[0]["released_bytes"] < 30e6
 
 
 def test_unloaded_session_loads_again(model):

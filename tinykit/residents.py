@@ -9,9 +9,11 @@ the next load asks for a restart.
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from tinykit.errors import RestartNeededError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+_LARGE_BYTES = 2**24  # weights whose memory is worth some milliseconds to give back
 
 
 class Resident(NamedTuple):
@@ -143,6 +146,17 @@ def release(runner: Engine | Judge) -> None:
     finally:
         with _lock:
             _runners.pop(runner, None)
+    if runner.backend.info.weights_bytes >= _LARGE_BYTES:
+        _give_back()
+
+
+def _give_back() -> None:
+    """Return freed memory to the system. glibc would keep most of a model for the next one."""
+    if sys.platform == "linux":
+        import ctypes
+
+        with suppress(OSError, AttributeError):  # other C libraries do not have it
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def require_sound(library: str) -> None:
