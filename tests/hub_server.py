@@ -78,6 +78,7 @@ class HubServer:
         seen: The requests so far.
         faults: By file name, what happens to the requests for it, first come first served.
         listing_faults: The same for lists of files.
+        search_faults: The same for lists of repos.
         token: If set, files (and lists, if `is_private`) need it.
         allowed: False refuses even the right token, as a gated repo does before one is let in.
         redirect: True sends requests for large files on to the address `cdn`, by default on this server.
@@ -88,6 +89,7 @@ class HubServer:
         self.seen: list[Seen] = []
         self.faults: dict[str, list[Fault]] = {}
         self.listing_faults: list[Fault] = []
+        self.search_faults: list[Fault] = []
         self.token: str | None = None
         self.is_private = False
         self.allowed = True
@@ -125,7 +127,8 @@ class HubServer:
                     Seen(self.command, path, self.headers["Range"], self.headers["Authorization"])
                 )
                 if path == "/api/models":
-                    self._answer(json.dumps([{"id": name} for name in server.repos]).encode(), Fault())
+                    fault = server.search_faults.pop(0) if server.search_faults else Fault()
+                    self._answer(json.dumps([{"id": name} for name in server.repos]).encode(), fault)
                 elif path == "/api/agent-harnesses":  # the hub library asks this once a day
                     self._answer(b"{}", Fault())
                 elif path.startswith("/api/models/"):

@@ -411,6 +411,21 @@ def test_doctor_says_what_is_here(run):
     assert facts["disk_free_bytes"] > 0
 
 
+def test_doctor_asks_the_hub_if_it_is_told_to(run, monkeypatch):
+    monkeypatch.setenv("TINYKIT_OFFLINE", "1")
+    assert "hub_answer" not in json.loads(run("doctor", "--json")[1])
+    facts = json.loads(run("doctor", "--json", "--hub")[1])
+    assert facts["hub_answer"] == "not asked, as the network is switched off"
+
+
+def test_another_device_is_said_on_one_line(run, gguf):
+    for _ in range(2):
+        code, _, err = run("complete", "-m", gguf, "-d", "wasm", "--max-tokens", 2, "hello")
+        assert code == 0
+        said = "wasm was asked for, cpu (onnx) is used. wasm (onnx): it exists in browsers only"
+        assert [line for line in err.splitlines() if "import" not in line] == [f"Warning: {said}"]
+
+
 def test_version_and_help(run):
     assert run("--version")[1].startswith("tinykit 0.")
     for command in ("title", "complete", "models", "doctor", "tune"):

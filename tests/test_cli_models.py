@@ -242,6 +242,18 @@ def test_import_of_a_file_is_listed_until_it_is_removed(run, gguf):
     assert store.entries() == [] and "mine" not in rows(run)
 
 
+def test_old_imports_are_removed_alone(run):
+    entry = store.entry("models", "tiny", "0123456789ab-q8-v1")
+    with store.building(entry) as folder:
+        (folder / "model.onnx").write_bytes(b"x" * 1000)
+    run("download", "tiny")
+    assert json.loads(run("info", "tiny", "--json")[1])["old_builds"] == {entry.path.name: entry.size_bytes}
+    assert run("remove", "--old", "--all")[1].startswith("tiny: 1.")
+    assert not entry.path.exists()
+    assert rows(run)["tiny"]["here"] == "fetched"
+    assert run("remove", "--old", "--all") == (0, "", "No models are here.\n")
+
+
 def test_download_waits_until_all_is_there(server):
     server.faults[GRAPH] = [Fault(stall_at=1000)]
     child = subprocess.Popen(

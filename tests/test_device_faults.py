@@ -3,6 +3,7 @@
 import sys
 import types
 import warnings
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -108,6 +109,20 @@ def test_fault_leaves_a_session_on_the_cpu_that_works(fault, gpu, model):
         prompt = "the cat"
         assert session.complete(prompt, max_tokens=8).text == plain.complete(prompt, max_tokens=8).text
     session.close()
+
+
+def test_warning_points_at_the_line_that_asked(model):
+    def line_of(caught):
+        return Path(caught.filename).read_text(encoding="utf-8").splitlines()[caught.lineno - 1].strip()
+
+    with pytest.warns(DeviceFallbackWarning) as caught:
+        TinySession(model, device="wasm", progress=False).close()
+        with TinySession(model, device="wasm", progress=False, lazy=True) as session:
+            session.complete("the", max_tokens=1)
+    assert [line_of(one) for one in caught] == [
+        'TinySession(model, device="wasm", progress=False).close()',
+        'session.complete("the", max_tokens=1)',
+    ]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -1,8 +1,11 @@
 import json
+import os
 import sys
 
 import pytest
 
+from tests.hub_server import PAGE, HubServer
+from tests.index_server import Fault
 from tinykit.doctor import Report, doctor
 
 module = sys.modules["tinykit.doctor"]  # the package has the function of that name
@@ -82,3 +85,58 @@ def test_home_below_a_file_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("TINYKIT_HOME", str(tmp_path / "file" / "home"))
     said = doctor().facts["home"]
     assert said == f"{tmp_path / 'file' / 'home'} (cannot be used: {tmp_path / 'file'} is not a folder)"
+
+
+def test_notebooks_get_a_plain_table_in_which_all_is_escaped():
+    shown = Report({"<b>": "a & b", "providers": ["<script>", "b"]})._repr_html_()
+    assert "<caption>tinykit doctor</caption>" in shown
+    assert shown.count('scope="col"') == 2
+    assert '<tr><th scope="row">&lt;b&gt;</th><td>a &amp; b</td></tr>' in shown
+    assert "<td>&lt;script&gt;, b</td>" in shown
+    assert not [word for word in ("style", "color", "class=", "<script>") if word in shown]
+    assert doctor()._repr_html_().count("<tr>") == len(NAMES) + 1
+
+
+class TestHub:
+    @pytest.fixture(autouse=True)
+    def server(self, monkeypatch):
+        for name in list(os.environ):
+            if name.lower().endswith("_proxy"):
+                monkeypatch.delenv(name)
+        with HubServer() as server:
+            monkeypatch.setenv("HF_ENDPOINT", server.url)
+            yield server
+
+    def test_hub_is_asked_only_when_that_is_wanted(self, server):
+        assert "hub_answer" not in doctor().facts
+        assert server.seen == []
+        facts = doctor(hub=True).facts
+        assert list(facts) == [*NAMES, "hub_answer"]
+        assert facts["hub_answer"].startswith("in ")
+        assert [seen.path for seen in server.seen if "harness" not in seen.path] == ["/api/models"]
+
+    def test_hub_is_not_asked_offline(self, server, monkeypatch):
+        monkeypatch.setenv("TINYKIT_OFFLINE", "1")
+        assert doctor(hub=True).facts["hub_answer"] == "not asked, as the network is switched off"
+        assert server.seen == []
+
+    @pytest.mark.parametrize(
+        ("fault", "said"),
+        [
+            (Fault(status=503), "DownloadError: {url} answers with status 503"),
+            (Fault(status=401), "DownloadError: {url} answers with status 401"),
+            (Fault(body=PAGE), "WrongContentError: {url} does not answer as a hub does"),
+            (Fault(body=b"{}"), "WrongContentError: {url} does not answer as a hub does"),
+        ],
+        ids=["out of order", "login", "page", "other"],
+    )
+    def test_what_is_wrong_with_the_hub_is_its_answer(self, server, fault, said):
+        server.search_faults.append(fault)
+        assert doctor(hub=True).facts["hub_answer"].startswith(said.format(url=server.url))
+
+    def test_hub_that_is_not_there_is_named_without_its_password(self, monkeypatch):
+        monkeypatch.setenv("HF_ENDPOINT", "http://user:secret@127.0.0.1:1")
+        report = doctor(hub=True)
+        said = "OfflineError: http://***@127.0.0.1:1 cannot be reached"
+        assert report.facts["hub_answer"].startswith(said)
+        assert "secret" not in str(report)

@@ -5,6 +5,7 @@ import pytest
 from tests.hub_server import REPO
 from tests.index_server import make_spec, make_wheel
 from tinykit import inventory, registry, sources, store
+from tinykit.builds import build_entries
 from tinykit.errors import ChecksumError
 from tinykit.loading import build_entry
 from tinykit.registry import FileSource, HubSource, ModelSpec
@@ -42,6 +43,25 @@ def test_import_of_other_files_is_not_the_model(tmp_path):
         "no",
         "fetched",
     }
+
+
+def test_builds_of_earlier_weights_are_shown_and_can_be_removed_alone():
+    spec = registry.get_model(KEY)
+    current = [
+        build(entry)
+        for entry in build_entries(spec)
+        if "-q8-" in entry.path.name or "-float-" in entry.path.name
+    ]
+    old = build(store.entry("models", KEY, "0123456789ab-q8-v1"))
+    assert list(row(KEY)["builds"]) == sorted(entry.path.name for entry in current)
+    assert row(KEY)["old_builds"] == {old.path.name: old.size_bytes}
+    table = inventory.model_table()
+    assert f"of no use any more:\n1.2 kB of {KEY}\nRemove it with: tinykit models remove --old" in table
+    removal = inventory.remove_old_builds(spec)
+    assert removal.freed_bytes > 0 and not old.path.exists()
+    assert list(row(KEY)["builds"]) == sorted(entry.path.name for entry in current)
+    assert "of no use" not in inventory.model_table()
+    assert inventory.remove_old_builds(spec).freed_bytes == 0
 
 
 def test_file_named_like_a_model_has_its_own_folder(tmp_path):

@@ -17,7 +17,7 @@ LAYERS = [
     },
     {"convert", "backends"},
     {"generation"},
-    {"checkpoints", "folders", "loaded_model", "builds", "loading", "placing", "residents"},
+    {"checkpoints", "folders", "judge_folder", "prepared", "loaded_model", "builds", "loading", "placing", "residents"},
     {"session", "answers", "call_options", "choosing", "many", "titling", "inventory", "model_facts"},
     {"lab", "tune", "serve", "doctor", "cli", "__main__"},
 ]  # fmt: skip

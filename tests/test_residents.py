@@ -1,12 +1,22 @@
 import gc
+import json
+import os
+import subprocess
+import sys
 import threading
+import weakref
+from pathlib import Path
 
 import pytest
 
 import tinykit
+from tests import tiny_judge
 from tests import tiny_models as tiny
+from tests.convert.test_adapter import random_pairs, write_adapter
 from tinykit import TinySession, loading, residents
 from tinykit.errors import ClosedError, ModelFileError, RestartNeededError
+from tinykit.generation.questions import ChoiceQuestion
+from tinykit.generation.request import GenerationOptions, Request
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +43,44 @@ def test_loaded_models_are_listed_with_their_bytes(model):
         session.complete("the cat", max_tokens=4)
         assert mine(model)[0].size_bytes > one.size_bytes
     assert mine(model) == []
+
+
+def test_unload_frees_the_native_session_though_somebody_keeps_the_engine(model):
+    session = TinySession(model, progress=False)
+    session.complete("the cat", max_tokens=4, slot=1)
+    engine = session.load().engine
+    native = weakref.ref(engine.backend._graph._session._sess)
+    session.unload()
+    gc.collect()
+    assert native() is None
+    session.close()
+
+
+def test_memory_is_given_back_for_large_models_only(model, monkeypatch):
+    given = []
+    monkeypatch.setattr(residents, "_give_back", lambda: given.append(1))
+    TinySession(model, progress=False).close()
+    assert given == []
+    monkeypatch.setattr(residents, "_LARGE_BYTES", 1)
+    TinySession(model, progress=False).close()
+    assert given == [1]
+
+
+@pytest.mark.real
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+def test_memory_returns_after_each_of_five_rounds(use_real_home):
+    script = Path(tinykit.__file__).parents[1] / "benchmarks" / "memory.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--model", "smollm2-135m", "--dtype", "q8", "--rounds", "5"],
+        env={**os.environ, "PYTHONPATH": str(script.parents[1])}, capture_output=True, text=True, timeout=850, check=True,
+    )  # fmt: skip
+    rows = json.loads(done.stdout.splitlines()[-1])
+    assert len(rows) == 5
+    for row in rows:
+        assert row["loaded_bytes"] > 100e6  # the weights are 145 MB
+        assert row["released_bytes"] < 60e6  # 3 MB when this was written
+    assert rows[-1]["released_bytes"] - rows[0]["released_bytes"] < 30e6
 
 
 def test_unloaded_session_loads_again(model):
@@ -151,3 +199,182 @@ def test_a_session_that_is_dropped_is_no_resident(model):
     del session
     gc.collect()
     assert mine(model) == []
+
+
+def backend_of(session):
+    return session.load().runner.backend
+
+
+def test_sessions_that_ask_alike_share_the_weights_and_the_last_releases_them(model):
+    a, b = (TinySession(model, progress=False) for _ in range(2))
+    backend = backend_of(a)
+    assert backend_of(b) is backend
+    assert a.load().engine is not b.load().engine
+    (one,) = mine(model)
+    assert (one.sessions, one.size_bytes) == (2, backend.info.weights_bytes)
+    said = a.complete("the cat", max_tokens=4).text
+    a.close()
+    assert mine(model)[0].sessions == 1
+    assert b.complete("the cat", max_tokens=4).text == said
+    b.close()
+    assert mine(model) == []
+    with pytest.raises(ClosedError):
+        backend.forward([1], backend.new_state())
+
+
+def test_what_sessions_keep_of_prompts_is_their_own(model):
+    with TinySession(model, progress=False) as a, TinySession(model, progress=False) as b:
+        a.complete("the cat sat", max_tokens=4, slot="mine")
+        assert "mine" in a.load().engine.slots
+        assert "mine" not in b.load().engine.slots
+        assert b.complete("the cat sat", max_tokens=4).usage.kv_reused_tokens == 0
+        assert a.complete("the cat sat", max_tokens=4, slot="mine").usage.kv_reused_tokens > 0
+
+
+@pytest.mark.parametrize("options", [{"dtype": "fp32"}, {"threads": 3}], ids=str)
+def test_other_options_are_another_resident_model(options, model):
+    with TinySession(model, progress=False) as a, TinySession(model, progress=False, **options) as b:
+        assert backend_of(a) is not backend_of(b)
+        assert [one.sessions for one in mine(model)] == [1, 1]
+        info = b.info
+        assert [getattr(info, name) for name in options] == list(options.values())
+
+
+def test_another_adapter_is_another_resident_model(model, tmp_path):
+    pairs = random_pairs(tiny.random_weights("llama"))
+    one = write_adapter(tmp_path / "one", pairs)
+    two = write_adapter(tmp_path / "two", dict(list(pairs.items())[:1]))
+    with (
+        TinySession(model, progress=False) as plain,
+        TinySession(model, adapter=one, progress=False) as a,
+        TinySession(model, adapter=two, progress=False) as b,
+        TinySession(model, adapter=one, progress=False) as c,
+    ):
+        assert len({id(backend_of(session)) for session in (plain, a, b)}) == 3
+        assert backend_of(c) is backend_of(a)
+
+
+def test_a_file_that_changed_is_another_resident_model(model):
+    with TinySession(model, progress=False) as before:
+        tiny.write_gguf(model, "llama", tiny.random_weights("llama", seed=5))
+        with TinySession(model, progress=False) as after:
+            assert backend_of(before) is not backend_of(after)
+            assert len(mine(model)) == 2
+
+
+def test_sessions_of_several_threads_open_a_model_once(model, monkeypatch):
+    TinySession(model, progress=False).close()  # the import is of no interest here
+    real, opened, gate = loading.open_build, [], threading.Barrier(4)
+
+    def counted(*arguments, **options):
+        opened.append(1)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(loading, "open_build", counted)
+    sessions = []
+
+    def start():
+        gate.wait(60)
+        sessions.append(TinySession(model, progress=False))
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(opened) == 1
+    assert mine(model)[0].sessions == len(sessions) == 4
+    for session in sessions:
+        session.close()
+    assert mine(model) == []
+
+
+def test_an_opening_that_fails_is_forgotten_by_all_who_waited(model, monkeypatch):
+    TinySession(model, progress=False).close()
+    real, tries = loading.open_build, []
+
+    def fails_once(*arguments, **options):
+        tries.append(1)
+        if len(tries) == 1:
+            raise ModelFileError("half written")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(loading, "open_build", fails_once)
+    with pytest.raises(ModelFileError, match="half written"):
+        TinySession(model, progress=False)
+    with TinySession(model, progress=False) as session:
+        assert session.complete("the", max_tokens=2).usage.completion_tokens == 2
+
+
+def test_only_the_last_release_can_fail(model):
+    a, b = (TinySession(model, progress=False) for _ in range(2))
+    calls = broken(a)
+    a.close()
+    assert calls == []
+    with pytest.raises(RestartNeededError, match="munmap failed"):
+        b.close()
+    assert calls == [1]
+    with pytest.raises(RestartNeededError):
+        TinySession(model, progress=False)
+
+
+def test_session_that_was_dropped_holds_nothing(model):
+    a, b = (TinySession(model, progress=False) for _ in range(2))
+    backend = backend_of(b)
+    del a
+    gc.collect()
+    b.close()
+    with pytest.raises(ClosedError):
+        backend.forward([1], backend.new_state())
+
+
+def test_cancel_and_close_reach_only_the_session_itself(model):
+    a, b = (TinySession(model, progress=False) for _ in range(2))
+    alone = b.complete("why", max_tokens=12)
+    doomed, other = a.stream("the cat", max_tokens=12), b.stream("why", max_tokens=12)
+    next(doomed), next(other)
+    assert a.cancel() == 1
+    for _ in doomed:
+        pass
+    assert doomed.result.finish_reason == "cancelled"
+    engine = a.load().engine
+    a.close()
+    for _ in other:
+        pass
+    assert other.result == alone
+    with pytest.raises(ClosedError):
+        engine.generate(Request((1, 40, 41), GenerationOptions(4)))
+    b.close()
+
+
+def test_two_sessions_at_once_say_what_each_says_alone(model):
+    a, b = (TinySession(model, progress=False) for _ in range(2))
+    prompts = ["the cat", "why does it rain", "a b c"]
+    alone = [a.complete(prompt, max_tokens=12, reuse=False).text for prompt in prompts]
+    found = {}
+
+    def ask(name, session):
+        found[name] = [session.complete(prompt, max_tokens=12, reuse=False).text for prompt in prompts * 3]
+
+    threads = [threading.Thread(target=ask, args=pair) for pair in (("a", a), ("b", b))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert found == {"a": alone * 3, "b": alone * 3}
+    a.close()
+    b.close()
+
+
+def test_judges_are_shared_too(tmp_path):
+    folder = tiny_judge.write_judge(tmp_path / "julia")
+    a, b = (TinySession(folder, progress=False) for _ in range(2))
+    assert backend_of(a) is backend_of(b)
+    asked = ("Is it raining?", "It pours.")
+    expected = a.yes_no(*asked)
+    judge = a.load().judge
+    a.close()
+    assert b.yes_no(*asked) == expected
+    with pytest.raises(ClosedError):
+        judge.answer("x", {"q": ChoiceQuestion("Q", ["a", "b"])})
+    b.close()

@@ -31,13 +31,20 @@ def build_entry(spec: ModelSpec, dtype: str) -> store.Entry:
 
 
 def build_entries(spec: ModelSpec) -> list[store.Entry]:
-    """Where in the store all imports of these weights are or will be, one for each precision.
+    """Where in the store all that is made of these weights is or will be: imports, and a float checkpoint.
 
     Raises:
         ModelFileError: the weights are a file that cannot be read.
     """
     fingerprint = fingerprint_of(spec)
-    return [_build_entry(spec, fingerprint, dtype) for dtype in DTYPES]
+    return [*(_build_entry(spec, fingerprint, dtype) for dtype in DTYPES), float_entry(spec, fingerprint)]
+
+
+def float_entry(spec: ModelSpec, fingerprint: str) -> store.Entry:
+    """Where in the store the weights are or will be as other libraries read them."""
+    from tinykit.convert.export import EXPORT_VERSION
+
+    return store.entry("models", spec.key, f"{fingerprint[:12]}-float-e{EXPORT_VERSION}")
 
 
 def _build_entry(spec: ModelSpec, fingerprint: str, dtype: str) -> store.Entry:

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tinykit import settings, sources, store
+from tinykit.builds import float_entry
 from tinykit.devices import BACKENDS, CPU, Attempt, Plan, plan
 from tinykit.errors import BackendError, ModelFileError, TinykitError, UnsupportedModelError
 from tinykit.folders import Skipped
-from tinykit.marks import digest, file_marks
+from tinykit.marks import digest, file_marks, stat_marks
 from tinykit.model_config import CONFIG_FILES, ModelConfig, read_config
 from tinykit.model_spec import BackendName, HubSource, ModelSpec
 from tinykit.progress import Progress
+from tinykit.residents import Lease, share
 from tinykit.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -39,6 +41,10 @@ class Opened(NamedTuple):
     folder: Path
     build: Callable[[], str]
     skipped: tuple[Skipped, ...] = ()
+
+    def close(self) -> None:
+        """Release the model."""
+        self.backend.close()
 
 
 def other_backends() -> dict[str, EntryPoint]:
@@ -62,11 +68,9 @@ def checkpoint_folder(
         ModelFileError: the weights cannot be read.
         UnsupportedModelError: they cannot be written for other libraries.
     """
-    from tinykit.convert.export import EXPORT_VERSION
-
     if source.is_dir() and spec.adapter is None:
         return source
-    entry = store.entry("models", spec.key, f"{fingerprint[:12]}-float-e{EXPORT_VERSION}")
+    entry = float_entry(spec, fingerprint)
     if entry.is_complete():
         return entry.path
     info: dict[str, object] = {"model": spec.key, "dtype": "fp32"}
@@ -154,8 +158,10 @@ def open_other(
     check: Callable[[ModelSpec, Path], None],
     progress: Progress,
     offline: bool | None,
-) -> Opened:
+) -> Lease[Opened]:
     """The model in a library that reads safetensors: from a repo of its own, else from the float weights.
+
+    It is opened now if this process does not have it open.
 
     Args:
         spec: The model.
@@ -191,6 +197,11 @@ def open_other(
         folder = checkpoint_folder(
             local, source, fingerprint(local), check=lambda path: check(local, path), progress=progress
         )
+    key = (spec.key, *attempt, folder, stat_marks(folder), dtype, threads)
+    return share(key, attempt.backend, lambda: _open(folder, attempt, dtype, threads), Opened.close)
+
+
+def _open(folder: Path, attempt: Attempt, dtype: str, threads: int | None) -> Opened:
     tokenizer, config = Tokenizer.from_folder(folder), folder_config(folder)
     backend = open_checkpoint(folder, attempt, dtype, context_length=config.context_length, threads=threads)
     eos_ids = tuple(dict.fromkeys((*config.eos_ids, *tokenizer.end_ids())))

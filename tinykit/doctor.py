@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import platform
 import shutil
@@ -18,12 +19,12 @@ from tinykit.checkpoints import other_backends
 from tinykit.devices import CPU, DEVICES, default_threads, plan, this_machine
 from tinykit.disk import home_problem
 from tinykit.hub_cache import cache_folder
-from tinykit.hub_listing import shown_endpoint
+from tinykit.hub_listing import shown_endpoint, time_answer
 from tinykit.inventory import text_table
 from tinykit.known_issues import PACKAGES, known_issues
 from tinykit.loading import FAILURES
 from tinykit.progress import size_text
-from tinykit.residents import loaded
+from tinykit.residents import Resident, loaded
 
 _PACKAGES = (
     "numpy",
@@ -39,17 +40,31 @@ _PACKAGES = (
     "transformers",
     "torch",
 )
+_HEADERS = ("what", "found")
 
 
 @dataclass(frozen=True)
 class Report:
-    """Facts by name; ``str()`` gives them as a table."""
+    """Facts by name; ``str()`` gives them as a table, and so does a notebook."""
 
     facts: dict[str, Any]
 
     def __str__(self) -> str:
-        return text_table(
-            ("what", "found"), [(name, _shown(name, value)) for name, value in self.facts.items()]
+        return text_table(_HEADERS, self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [(name, _shown(name, value)) for name, value in self.facts.items()]
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: a table in the colors of their theme."""
+        head = "".join(f'<th scope="col">{name}</th>' for name in _HEADERS)
+        rows = "".join(
+            f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>\n'
+            for name, value in self._rows()
+        )
+        return (
+            f"<table>\n<caption>tinykit doctor</caption>\n<thead><tr>{head}</tr></thead>\n"
+            f"<tbody>\n{rows}</tbody>\n</table>"
         )
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
@@ -57,12 +72,22 @@ class Report:
         printer.text(str(self))
 
 
-def doctor() -> Report:
-    """Versions, processor, memory, disk, caches and settings of this machine; uses no network.
+def doctor(*, hub: bool = False) -> Report:
+    """Versions, processor, memory, disk, caches and settings of this machine.
 
     What cannot be found out, for instance because a setting is wrong, has the reason as its value.
+
+    Args:
+        hub: Also ask whether the hub answers. Nothing else uses the network.
     """
-    return Report({name: _found(find) for name, find in _FACTS.items()})
+    facts = {name: _found(find) for name, find in _FACTS.items()}
+    return Report({**facts, "hub_answer": _found(_hub_answer)} if hub else facts)
+
+
+def _hub_answer() -> str:
+    if settings.get("offline"):
+        return "not asked, as the network is switched off"
+    return f"in {time_answer():.2f} s"
 
 
 def _found(find: Callable[[], Any]) -> Any:
@@ -109,6 +134,11 @@ def _devices() -> list[str]:
             usable = name == CPU.name or wish.attempts[0].device == device
             found.append(name if usable else f"{name}: {wish.skipped[0].reason}")
     return found
+
+
+def _resident(one: Resident) -> str:
+    held = f", {one.sessions} sessions" if one.sessions > 1 else ""
+    return f"{one.model} {one.dtype} on {one.device} ({one.backend}, {size_text(one.size_bytes)}{held})"
 
 
 def _version(package: str) -> str | None:
@@ -159,7 +189,7 @@ _FACTS: dict[str, Callable[[], Any]] = {
     "devices": _devices,
     "other_backends": lambda: sorted(other_backends()),
     "known_issues": lambda: known_issues({name: _version(name) for name in PACKAGES}),
-    "loaded": lambda: [f"{one.model} on {one.device} ({size_text(one.size_bytes)})" for one in loaded()],
+    "loaded": lambda: [_resident(one) for one in loaded()],
     "failed": lambda: [f"{run.model} on {run.device}: {run.reason}" for run in FAILURES.all()],
     "home": _home,
     "home_bytes": lambda: sum(entry.size_bytes for entry in store.entries()),

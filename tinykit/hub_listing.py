@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
 
 _TIMEOUT_S = 30.0
+_SHORT_S = 10.0  # for a question that somebody waits for
 _TRIES = 3
 _RETRY_PAUSE_S = 0.5
 _MAX_NEAREST = 3
@@ -89,6 +90,30 @@ def list_repo(source: HubSource) -> Listing:
                     raise
                 time.sleep(_RETRY_PAUSE_S)
     raise AssertionError("the last try returns or raises")
+
+
+def time_answer() -> float:
+    """Seconds until the hub has answered a small question, once.
+
+    Raises:
+        OfflineError, ProxyError, CertificateError: It cannot be reached.
+        WrongContentError: What answers there is not a hub.
+        DownloadError: The hub is out of order, or refuses everybody.
+    """
+    from huggingface_hub import get_session
+
+    started = time.perf_counter()
+    with translated(HubSource("models")):
+        address = f"{endpoint()}/api/models"
+        response = get_session().get(address, params={"limit": "1"}, headers=headers(), timeout=_SHORT_S)
+        if response.status_code != 200:
+            status = response.status_code
+            raise DownloadError(
+                f"{shown_endpoint()} answers with status {status}", url=shown_endpoint(), status=status
+            )
+        if not isinstance(response.json(), list):
+            raise TypeError("no list")
+    return time.perf_counter() - started
 
 
 def get_file(source: HubSource, commit: str, name: str) -> bytes:

@@ -37,7 +37,8 @@ class Removal:
 def model_rows() -> list[dict[str, Any]]:
     """One row for each known model, then one for each other model that is here, by its hub id or file.
 
-    `builds` are the imports that are ready, with their bytes.
+    `builds` are the imports that are ready, with their bytes; `old_builds` those that are of no use any more,
+    because the weights, the adapter or tinykit have changed, or that another file of this name has left.
     """
     entries = store.entries(damaged=True)
     known = [model_row(spec, entries) for spec in known_models().values()]
@@ -47,7 +48,7 @@ def model_rows() -> list[dict[str, Any]]:
 
 def model_row(spec: ModelSpec, entries: Sequence[store.Entry] | None = None) -> dict[str, Any]:
     """What is known of a model, and what of it is here; uses no network."""
-    found = _builds(spec, entries)
+    found, old = _sorted_builds(spec, entries)
     builds = {entry.path.name: entry.size_bytes for entry in found}
     copies = _copies(spec)
     path = sources.locate(spec)
@@ -74,6 +75,7 @@ def model_row(spec: ModelSpec, entries: Sequence[store.Entry] | None = None) -> 
         "disk_bytes": sum(builds.values()) + _copies_bytes(copies),
         "source": str(path) if path else None,
         "builds": builds,
+        "old_builds": {entry.path.name: entry.size_bytes for entry in old},
         "is_known": True,
     }
 
@@ -117,6 +119,7 @@ def find_model(name: str) -> ModelSpec:
 
 def model_table() -> str:
     """The same as text."""
+    found = model_rows()
     rows = [
         (
             row["key"],
@@ -127,11 +130,20 @@ def model_table() -> str:
             row["dtype"] or "auto",
             row["good_for"],
         )
-        for row in model_rows()
+        for row in found
     ]
     table = text_table(("model", "here", "on disk", "download", "family", "dtype", "good for"), rows)
     asks = "\n\n?  not noted; 'tinykit models info MODEL --remote' asks the hub"
-    return table + (asks if any(row[3] == "?" for row in rows) else "")
+    return table + (asks if any(row[3] == "?" for row in rows) else "") + _old_builds_note(found)
+
+
+def _old_builds_note(rows: Sequence[dict[str, Any]]) -> str:
+    old = {row["key"]: sum(row["old_builds"].values()) for row in rows if row["old_builds"]}
+    if not old:
+        return ""
+    sizes = "\n".join(f"{size_text(size)} of {key}" for key, size in old.items())
+    remedy = "Remove it with: tinykit models remove --old --all"
+    return f"\n\nAlso on disk, and of no use any more:\n{sizes}\n{remedy}"
 
 
 def info_table(row: dict[str, Any]) -> str:
@@ -179,6 +191,15 @@ def drop_damaged(spec: ModelSpec) -> None:
 def damaged_dtypes(spec: ModelSpec) -> list[str]:
     """Precisions of a hub model whose copies are marked as damaged."""
     return [copy.dtype for copy in _copies(spec) if copy.is_damaged]
+
+
+def remove_old_builds(spec: ModelSpec) -> Removal:
+    """Remove what was made under a model's name and is of no use any more; the model stays as it is."""
+    _, old = _sorted_builds(spec)
+    freed_bytes = sum(entry.size_bytes for entry in old)
+    for entry in old:
+        entry.remove()
+    return Removal(freed_bytes, ())
 
 
 def remove_model(spec: ModelSpec) -> Removal:
@@ -239,10 +260,17 @@ def _entries(spec: ModelSpec, entries: Sequence[store.Entry] | None = None) -> l
 
 
 def _builds(spec: ModelSpec, entries: Sequence[store.Entry] | None = None) -> list[store.Entry]:
-    """The finished imports and prepared graphs of this model, less those of other files under its key."""
+    """The finished imports and prepared graphs of this model."""
+    return _sorted_builds(spec, entries)[0]
+
+
+def _sorted_builds(
+    spec: ModelSpec, entries: Sequence[store.Entry] | None = None
+) -> tuple[list[store.Entry], list[store.Entry]]:
+    """What was made under this model's key: of the model as it is, and of what it was or of other files."""
     found = _entries(spec, entries)
     if not found or not spec.sources:
-        return found
+        return found, []
     from tinykit.builds import build_entries
 
     folders = [source.path for source in spec.sources if isinstance(source, FileSource)]
@@ -251,7 +279,8 @@ def _builds(spec: ModelSpec, entries: Sequence[store.Entry] | None = None) -> li
     for source in dict.fromkeys((*spec.sources[:1], *map(FileSource, folders))):
         with suppress(ModelFileError, OSError):  # a file that is not there any more has no imports that count
             own |= {entry.path for entry in build_entries(replace(spec, sources=(source,)))}
-    return [entry for entry in found if entry.path in own]
+    mine = [entry for entry in found if entry.path in own]
+    return mine, [entry for entry in found if entry.path not in own]
 
 
 def _is_graph_of(entry: store.Entry, folders: Sequence[Path]) -> bool:
@@ -319,7 +348,7 @@ def _fact(name: str, value: Any) -> str:
     if name.endswith("_bytes"):
         return _size(value)
     if isinstance(value, dict):
-        is_sizes = name in ("builds", "dtypes")
+        is_sizes = name in ("builds", "old_builds", "dtypes")
         return "; ".join(f"{key}: {size_text(of) if is_sizes else of}" for key, of in value.items())
     if isinstance(value, list):
         return ", ".join(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from tinykit.builds import (
     open_build,
 )
 from tinykit.checkpoints import Opened, checked_plan, open_other
-from tinykit.devices import CPU, Attempt, Device
+from tinykit.devices import CPU, Attempt, Device, default_threads
 from tinykit.errors import (
     BackendError,
     DeviceError,
@@ -36,19 +36,19 @@ from tinykit.folders import (
     Skipped,
     check_on_cpu,
     has_graphs,
-    is_judge_folder,
     open_folder,
-    open_judge,
 )
 from tinykit.generation.engine import Engine
 from tinykit.generation.judging import Judge
 from tinykit.gguf_names import is_number_format, number_format
+from tinykit.judge_folder import is_judge_folder, open_judge
 from tinykit.loaded_model import Loaded
-from tinykit.marks import digest
+from tinykit.marks import digest, stat_marks
 from tinykit.model_spec import DTYPES, WEIGHTS, graphs_only
 from tinykit.placing import place
 from tinykit.progress import Progress
 from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource, get_model
+from tinykit.residents import Lease, share
 from tinykit.tokenizer import Tokenizer
 
 DEFAULT_MODEL = "smollm2-135m-titles"
@@ -220,10 +220,10 @@ def load(
     started = time.perf_counter()
 
     def open_on(attempt: Attempt) -> _Ready:
-        residents.require_sound(attempt.backend)
+        residents.require_sound(attempt.backend)  # before anything is fetched
         if attempt.backend == "onnx":
             return _open_onnx(spec, chosen_dtype, attempt.device, threads, progress, offline)
-        opened = open_other(
+        lease = open_other(
             spec,
             attempt,
             settings.get("dtype", dtype) or "auto",
@@ -233,7 +233,7 @@ def load(
             progress=progress,
             offline=offline,
         )
-        return _ready(opened, spec)
+        return _ready(lease, spec)
 
     placed = place(
         wish, open_on, model=spec.key, dtype=chosen_dtype, memory=FAILURES, fallback=bool(fallback)
@@ -247,13 +247,16 @@ def load(
     return Loaded(spec, runner, folder, load_s, skipped, wish.asked, placed.failures)
 
 
-def _ready(opened: Opened, spec: ModelSpec) -> _Ready:
+def _ready(lease: Lease[Opened], spec: ModelSpec) -> _Ready:
+    opened = lease.parts
     engine = Engine(
         opened.backend,
         opened.tokenizer,
         opened.eos_ids,
         cache_bytes=settings.get("cache_bytes"),
         identity=lambda: {"model": spec.key, "build": opened.build()},
+        turns=lease.turns,
+        release=lease.release,
     )
     return _Ready(engine, opened.folder, opened.skipped)
 
@@ -267,22 +270,39 @@ def _open_onnx(
     offline: bool | None,
 ) -> _Ready:
     local = on_this_machine(spec, dtype, progress=progress, offline=offline)
+    asked = (spec.key, "onnx", threads or default_threads())
     if judge := judge_folder(local):
-        return _Ready(open_judge(judge, dtype, threads=threads), judge)
-    if graphs := graph_folder(local):
-        opened = _open_graphs(
-            spec, graphs, dtype, threads=threads, progress=progress, offline=offline, device=device
+        held = share(
+            (*asked, judge, stat_marks(judge), dtype),
+            "onnx",
+            lambda: open_judge(judge, dtype, threads=threads),
+            Judge.close,
         )
-        build = lambda: digest(marks_of(graphs))  # noqa: E731
-        parts = Opened(opened.backend, opened.tokenizer, opened.eos_ids, graphs, build, opened.skipped)
-        return _ready(parts, spec)
+        return _Ready(held.parts.twin(turns=held.turns, release=held.release), judge)
+    if graphs := graph_folder(local):
+
+        def open_graphs() -> Opened:
+            found = _open_graphs(
+                spec, graphs, dtype, threads=threads, progress=progress, offline=offline, device=device
+            )
+            build = lambda: digest(marks_of(graphs))  # noqa: E731
+            return Opened(found.backend, found.tokenizer, found.eos_ids, graphs, build, found.skipped)
+
+        key: Hashable = (*asked, device.name, graphs, stat_marks(graphs), dtype)
+        return _ready(share(key, "onnx", open_graphs, Opened.close), spec)
     folder = prepare(local, dtype, progress=progress, offline=offline)
+    key = (*asked, device.name, folder, stat_marks(folder))
+    lease = share(key, "onnx", lambda: _open_import(folder, threads, device), Opened.close)
+    return _ready(lease, spec)
+
+
+def _open_import(folder: Path, threads: int | None, device: Device) -> Opened:
     backend, eos_ids = open_build(folder, threads=threads, device=device)
     if device != CPU:
         check_on_cpu(backend, lambda: open_build(folder, threads=threads)[0])
     tokenizer = Tokenizer.from_folder(folder)
     ends = (*eos_ids, *tokenizer.end_ids())
-    return _ready(Opened(backend, tokenizer, ends, folder, lambda: folder.name), spec)
+    return Opened(backend, tokenizer, ends, folder, lambda: folder.name)
 
 
 def _open_graphs(

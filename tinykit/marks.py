@@ -33,6 +33,13 @@ def file_marks(files: Iterable[Path]) -> list[str]:
     return marks
 
 
+def stat_marks(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Every file below a folder with its size and time: what tells whether it changed within a process."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    stats = ((path.relative_to(folder).as_posix(), path.stat()) for path in files)
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+
+
 def digest(marks: Iterable[str]) -> str:
     """One name for many marks."""
     return hashlib.sha256("|".join(marks).encode()).hexdigest()

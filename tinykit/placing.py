@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from tinykit.devices import CPU, Attempt, Failure, Plan, explain
@@ -21,6 +23,7 @@ from tinykit.errors import (
 from tinykit.failures import FailureMemory
 
 T = TypeVar("T")
+_PACKAGE = Path(__file__).parent
 # what another device may do better; a wrong option or an unknown model is wrong everywhere
 _ELSEWHERE = (BackendError, ModelFileError, SourceError, MissingPackageError, ImportError, OSError)
 
@@ -118,8 +121,16 @@ def _warn(plan: Plan, placed: Placed[T]) -> None:
             used=used,
             failures=placed.failures,
         ),
-        stacklevel=4,
+        stacklevel=_caller_level(),
     )
+
+
+def _caller_level() -> int:
+    """How many frames it is from the caller of this function to the user's line that asked for a model."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _asked(plan: Plan) -> str:

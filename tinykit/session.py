@@ -40,6 +40,9 @@ RECIPE_NAME = "recipe.json"  # in an adapter's folder: the recipe that it was tr
 class TinySession(Answers, Choosing):
     """A tiny language model, ready to title, chat and complete.
 
+    Sessions of one process that ask for the same model, device, backend, dtype and threads share its weights
+    and take turns with it; other options load it once more. What is kept of prompts is each session's own.
+
     Args:
         model: A key from ``tinykit models``, a ``.gguf`` file, or a folder with ``config.json`` and
             safetensors. By default titles come from the title model, chats from the model it was made from.

@@ -6,6 +6,7 @@ import mmap
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,19 @@ def open_session(
         ) from error
 
 
+@dataclass
+class _PlainPort:
+    """A copy of a description, because ONNX Runtime's own keeps the session in memory."""
+
+    name: str
+    type: str
+    shape: Sequence[int | str | None]
+
+
+def _copied(ports: Sequence[Port]) -> tuple[Port, ...]:
+    return tuple(_PlainPort(port.name, port.type, list(port.shape)) for port in ports)
+
+
 class Graph:
     """An open session.
 
@@ -101,8 +115,8 @@ class Graph:
         # the session reads these for as long as it lives
         self._maps = {name: mapped(file) for name, file in data.items()}
         session = open_session(path, threads, self._maps, device)
-        self.inputs: Sequence[Port] = session.get_inputs()
-        self.outputs: Sequence[Port] = session.get_outputs()
+        self.inputs = _copied(session.get_inputs())
+        self.outputs = _copied(session.get_outputs())
         self.providers = tuple(session.get_providers())
         self.device_share = 1.0 if device == CPU else heavy_share(session, device.provider)
         self.metadata: Mapping[str, str] = session.get_modelmeta().custom_metadata_map

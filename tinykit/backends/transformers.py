@@ -6,6 +6,7 @@ Nothing else in tinykit imports torch for inference, and nothing here is importe
 from __future__ import annotations
 
 import copy
+import inspect
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -131,6 +132,7 @@ class TransformersBackend:
             torch.set_num_threads(threads)
         model = _load(folder, dtype, place)
         self._model: Any = model
+        self._cache_name = _cache_name(model)
         self._stop: threading.Event | None = None
         layers = model.config.get_text_config().num_hidden_layers
         for block in _blocks(model, layers):
@@ -195,9 +197,10 @@ class TransformersBackend:
 
         with self._running(state), torch.inference_mode():
             ids = torch.tensor([list(token_ids)], device=self._model.device)
-            out = self._model(input_ids=ids, past_key_values=state.cache, use_cache=True, logits_to_keep=rows)
+            cache = {self._cache_name: state.cache}
+            out = self._model(input_ids=ids, use_cache=True, logits_to_keep=rows, **cache)
             logits: Logits = out.logits[0, -rows:].float().cpu().numpy()
-        state.cache = out.past_key_values
+        state.cache = getattr(out, self._cache_name)
         state.length += len(token_ids)
         return logits
 
@@ -273,6 +276,11 @@ def _blocks(model: Any, layers: int) -> list[Any]:
 
     lists = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == layers]
     return list(lists[0]) if lists else []
+
+
+def _cache_name(model: Any) -> str:
+    """What the model calls its cache: `past_key_values` until transformers 5.24, `cache` since then."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def _torch_device(device: str) -> str:

@@ -12,10 +12,13 @@ from __future__ import annotations
 import io
 import os
 import sys
-from contextlib import suppress
-from typing import Any
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO
 
 from tinykit.errors import (
+    DeviceFallbackWarning,
     ModelFileError,
     OptionError,
     PromptTooLongError,
@@ -86,7 +89,8 @@ def _run(arguments: list[str] | None) -> int:
     from tinykit.cli.commands import cli
 
     try:
-        code = cli.main(arguments, prog_name="tinykit", standalone_mode=False)
+        with _plain_warnings():
+            code = cli.main(arguments, prog_name="tinykit", standalone_mode=False)
     except click.ClickException as error:
         if _wants_json(arguments):
             _json_error(error)
@@ -98,6 +102,30 @@ def _run(arguments: list[str] | None) -> int:
     except SystemExit:  # click's way out when the output's reader has left; its code means "no title"
         return _READER_LEFT
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Say on one line that another device is used; a line of tinykit's code beside it helps nobody."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, DeviceFallbackWarning):
+                _say(f"Warning: {message}")
+            else:
+                usual(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show
+        warnings.simplefilter("default", DeviceFallbackWarning)
+        yield
 
 
 def _wants_json(arguments: list[str] | None) -> bool:
@@ -124,12 +152,17 @@ def _accept_all_text() -> None:
 
 
 def _failure(message: str, code: int) -> int:
-    """Say what went wrong; returns the exit code, also if nobody can be told."""
+    """Say what went wrong; returns the exit code."""
+    _say(message)
+    return code
+
+
+def _say(message: str) -> None:
+    """Write to stderr; that nobody can be told is no failure."""
     with suppress(OSError, ValueError):
         if sys.stderr is not None:
             sys.stderr.write(f"{message}\n")
             sys.stderr.flush()
-    return code
 
 
 def _flush() -> None:

@@ -267,9 +267,10 @@ def _max_tokens(text: str) -> int:
 
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def doctor(as_json: bool) -> None:
+@click.option("--hub", is_flag=True, help="Also ask whether the hub answers.")
+def doctor(as_json: bool, hub: bool) -> None:
     """Show versions, memory, disk, caches and settings, for yourself or for a bug report."""
     from tinykit.doctor import doctor as examine
 
-    report = examine()
+    report = examine(hub=hub)
     click.echo(json.dumps(report.facts, indent=1) if as_json else str(report))

@@ -116,14 +116,19 @@ def verify(keys: tuple[str, ...], is_all: bool, as_json: bool) -> int:
 @models.command()
 @click.argument("keys", nargs=-1)
 @click.option("--all", "is_all", is_flag=True, help="All models that are here.")
+@click.option("--old", "is_old", is_flag=True, help="Only what is of no use any more.")
 @_as_json
-def remove(keys: tuple[str, ...], is_all: bool, as_json: bool) -> int:
-    """Remove the models KEYS from tinykit's own cache, and nothing outside it."""
-    from tinykit.inventory import find_model, remove_model
+def remove(keys: tuple[str, ...], is_all: bool, is_old: bool, as_json: bool) -> int:
+    """Remove the models KEYS from tinykit's own cache, and nothing outside it.
+
+    With --old, only imports of weights or adapters that have changed since, or by earlier versions.
+    """
+    from tinykit.inventory import find_model, remove_model, remove_old_builds
     from tinykit.progress import size_text
 
     def clear(name: str) -> dict[str, Any]:
-        removal = remove_model(spec := find_model(name))
+        spec = find_model(name)
+        removal = remove_old_builds(spec) if is_old else remove_model(spec)
         text = f"{spec.key}: {size_text(removal.freed_bytes)} freed"
         if removal.kept:
             text += f"; left where they are: {', '.join(map(str, removal.kept))}"
@@ -134,7 +139,7 @@ def remove(keys: tuple[str, ...], is_all: bool, as_json: bool) -> int:
             "hint": removal.hint,
         }  # fmt: skip
 
-    return for_each(_names(keys, is_all), clear, as_json=as_json)
+    return for_each(_names(keys, is_all, is_old), clear, as_json=as_json)
 
 
 @models.command()
@@ -202,14 +207,19 @@ def _fetch(
     return prepare(spec, chosen, progress=progress, offline=offline)
 
 
-def _names(keys: Iterable[str], is_all: bool) -> list[str]:
-    """The names that were given, each once; with --all, those of all models on this machine."""
+def _names(keys: Iterable[str], is_all: bool, is_old: bool = False) -> list[str]:
+    """The names that were given, each once; with --all, those of all models on this machine.
+
+    With `is_old`, those of which something is here that is of no use any more.
+    """
     from tinykit.inventory import model_rows
 
     names = list(dict.fromkeys(keys))
     if is_all == bool(names):
         raise click.UsageError("Give either keys of models or --all.")
-    return [row["key"] for row in model_rows() if row["here"] != "no"] if is_all else names
+    if not is_all:
+        return names
+    return [row["key"] for row in model_rows() if (row["old_builds"] if is_old else row["here"] != "no")]
 
 
 def _not_here(spec: ModelSpec) -> NotFoundError:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
@@ -218,9 +219,12 @@ class _Scoring:
         """One forward alone on the model, so that others can take their steps in between."""
 
         def forward() -> Logits:
-            if self._engine.cancel_count != self._cancel_count:
-                raise ForwardInterrupted("The choice was cancelled before it was made.")
-            return self._engine.backend.forward(token_ids, state, rows=rows).copy()
+            while True:
+                if self._engine.cancel_count != self._cancel_count:
+                    raise ForwardInterrupted("The choice was cancelled before it was made.")
+                self._engine.require_open()
+                with suppress(ForwardInterrupted):  # meant for a stream that has just left the model
+                    return self._engine.backend.forward(token_ids, state, rows=rows).copy()
 
         return self._engine.turns.take(forward)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
 
 from tinykit.backends.base import Backend, Logits, State
-from tinykit.errors import ForwardInterrupted, OptionError, PromptTooLongError
+from tinykit.errors import ClosedError, ForwardInterrupted, OptionError, PromptTooLongError
 from tinykit.generation.cache import PrefixCache, reusable, shared_prefix
 from tinykit.generation.grammar import Grammars, Matcher
 from tinykit.generation.lookup import VerifyEvent
@@ -34,6 +34,8 @@ class Engine:
         eos_ids: Tokens that end a text.
         cache_bytes: Memory for states, those of slots and of earlier prompts together; slots come first.
         identity: Gives what tells these weights from others, for saved states.
+        turns: Who steps next; one for all engines of a model that is shared.
+        release: Lets go of the model; it is closed if nothing is given.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class Engine:
         *,
         cache_bytes: int,
         identity: Callable[[], Mapping[str, str]] = dict,
+        turns: Turns | None = None,
+        release: Callable[[], object] | None = None,
     ) -> None:
         self.backend = backend
         self.tokenizer = tokenizer
@@ -53,7 +57,8 @@ class Engine:
         self._identity = identity
         self.cancel_count = 0  # so that whoever runs many generations notices one between two of them
         self._grammars = Grammars(tokenizer, sorted(self.eos_ids), backend.info.vocab_size)
-        self.turns = Turns()  # one for each step
+        self.turns = Turns() if turns is None else turns  # one for each step
+        self._let_go = release
         self._active: set[Run] = set()
         self._stepping: Run | None = None
         self._is_closed = False
@@ -120,15 +125,20 @@ class Engine:
         return len(runs)
 
     def close(self) -> None:
-        """Cancel what is running and release the model."""
+        """Cancel what is running and let go of the model; closing twice is harmless."""
         self.cancel()
         self.turns.take(self._release)
+
+    def require_open(self) -> None:
+        """Raise ClosedError after `close`, though others may still have the model."""
+        if self._is_closed:
+            raise ClosedError("This model was closed.", hint="Make a new TinySession.")
 
     def _release(self) -> None:
         self._is_closed = True
         self.cache.clear()
         self.slots.clear()
-        self.backend.close()
+        (self._let_go or self.backend.close)()
 
     def new_run(self, request: Request) -> Run:
         """A run of `request` that has not begun.
@@ -278,9 +288,11 @@ class Engine:
 
         Raises:
             Cancelled: the run was cancelled, before or meanwhile.
+            ClosedError: the engine was closed.
         """
         while True:
             check_cancelled(run)
+            self.require_open()
             self._stepping = run
             try:
                 logits = self.backend.forward(token_ids, state, rows=rows)

@@ -8,14 +8,14 @@ https://huggingface.co/SupersonicLabs/Julia-1.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from tinykit.backends.base import EncoderInfo
-from tinykit.errors import OptionError
+from tinykit.errors import ClosedError, ForwardInterrupted, OptionError
 from tinykit.generation.questions import Answer, Question
+from tinykit.generation.turns import Turns
 
 MAX_TOKENS = 8192  # of the whole input
 _HEAD_TOKENS = 256  # for the question and the options together
@@ -126,13 +126,37 @@ class Encoder(Protocol):
 
 
 class Judge:
-    """A judge model that is ready to be asked; callable from several threads, which take turns."""
+    """A judge model that is ready to be asked; callable from several threads, which take turns.
 
-    def __init__(self, backend: Encoder, encode: Encode, marks: Marks) -> None:
+    Args:
+        backend: The loaded model.
+        encode: Its tokenizer.
+        marks: Its special tokens.
+        turns: Who is next; one for all judges of a model that is shared.
+        release: Lets go of the model; it is closed if nothing is given.
+    """
+
+    def __init__(
+        self,
+        backend: Encoder,
+        encode: Encode,
+        marks: Marks,
+        *,
+        turns: Turns | None = None,
+        release: Callable[[], object] | None = None,
+    ) -> None:
         self.backend = backend
         self._encode = encode
         self._marks = marks
-        self._lock = threading.Lock()
+        self._turns = Turns() if turns is None else turns
+        self._release = release
+        self._is_closed = False
+        self._is_asking = False
+        self._cancel_count = 0
+
+    def twin(self, *, turns: Turns, release: Callable[[], object]) -> Judge:
+        """A judge for somebody else on the same model."""
+        return Judge(self.backend, self._encode, self._marks, turns=turns, release=release)
 
     def answer(self, state: object, questions: Mapping[str, Question]) -> dict[str, Answer]:
         """The answers to questions about one state, by the same names; none if there are no questions.
@@ -161,16 +185,32 @@ class Judge:
             encode_question(question, state_ids, self._encode, self._marks, max_tokens=max_tokens)
             for question in questions
         ]
-        with self._lock:
-            return self.backend.option_logits(rows, self._marks.pad_id)
+        cancels_before = self._cancel_count
+
+        def asked() -> list[list[float]]:
+            while True:
+                if self._is_closed:
+                    raise ClosedError("This model was closed.", hint="Make a new TinySession.")
+                self._is_asking = True
+                try:
+                    return self.backend.option_logits(rows, self._marks.pad_id)
+                except ForwardInterrupted:
+                    if self._cancel_count != cancels_before:
+                        raise  # else it was meant for somebody else who has just left the model
+                finally:
+                    self._is_asking = False
+
+        return self._turns.take(asked)
 
     def cancel(self) -> int:
         """End the call that is running, from any thread; returns how many that were, 0 or 1."""
-        is_running = self._lock.locked()
-        self.backend.interrupt()
+        self._cancel_count += 1
+        is_running = self._is_asking
+        if is_running:
+            self.backend.interrupt()
         return int(is_running)
 
     def close(self) -> None:
-        """Release the model."""
-        with self._lock:
-            self.backend.close()
+        """Let go of the model; closing twice is harmless."""
+        self._is_closed = True
+        self._turns.take(self._release or self.backend.close)
