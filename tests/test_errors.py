@@ -30,6 +30,9 @@ BUILT_IN = {
     "DeviceError": RuntimeError,
     "RestartNeededError": RuntimeError,
     "ClosedError": RuntimeError,
+    "WorkerError": RuntimeError,
+    "BusyError": RuntimeError,
+    "WorkerDiedError": ConnectionError,
 }
 ALL = [
     kind

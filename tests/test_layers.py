@@ -18,7 +18,7 @@ LAYERS = [
     {"convert", "backends"},
     {"generation"},
     {"checkpoints", "folders", "judge_folder", "prepared", "loaded_model", "builds", "loading", "placing", "residents"},
-    {"session", "answers", "call_options", "choosing", "many", "titling", "inventory", "model_facts"},
+    {"session", "answers", "call_options", "choosing", "many", "titling", "inventory", "model_facts", "worker"},
     {"lab", "tune", "serve", "doctor", "cli", "__main__"},
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack, overload
 
 from tinykit.call_options import CallOptions, generation_options, names_options, takes_call_options
-from tinykit.errors import OptionError
+from tinykit.errors import OptionError, TinykitError
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task, samples
 from tinykit.generation.engine import Engine
 from tinykit.generation.judging import Judge
@@ -22,6 +22,21 @@ from tinykit.generation.stream import Stream
 from tinykit.many import as_list, checked_count, completion_or_failure, prompt_messages, run_in_order
 from tinykit.progress import Progress
 from tinykit.tokenizer import Message
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt with all that was asked about it, before a model has seen it."""
+
+    turns: tuple[Message, ...]
+    options: GenerationOptions
+    slot: int | str | None = None
+    reuse: bool = True
+
+    def request(self, engine: Engine) -> Request:
+        """The same in the engine's tokens."""
+        prompt_ids = tuple(engine.tokenizer.encode_chat(self.turns))
+        return Request(prompt_ids, self.options, slot=self.slot, reuse=self.reuse)
 
 
 class Answers:
@@ -92,8 +107,8 @@ class Answers:
             KeyboardInterrupt: Ctrl-C; its `partial` is the completion so far.
         """
         n = _checked_listeners(n, on_chunk=on_chunk, on_verify=on_verify)
-        engine, request = self._request(prompt_messages(messages), slot, reuse, options)
-        return _answered(engine, request, n, on_chunk, on_verify)
+        asked = self._asked(prompt_messages(messages), slot, reuse, options)
+        return self._answer(asked, n, on_chunk, on_verify)
 
     @overload
     def complete(
@@ -139,8 +154,8 @@ class Answers:
         Raises: as `chat`, and OptionError for an empty prompt.
         """
         n = _checked_listeners(n, on_chunk=on_chunk, on_verify=on_verify)
-        engine, request = self._request(prompt_messages(prompt, system), slot, reuse, options)
-        return _answered(engine, request, n, on_chunk, on_verify)
+        asked = self._asked(prompt_messages(prompt, system), slot, reuse, options)
+        return self._answer(asked, n, on_chunk, on_verify)
 
     @takes_call_options
     def stream(
@@ -158,9 +173,7 @@ class Answers:
 
         Raises: as `complete`.
         """
-        turns = prompt_messages(prompt, system)
-        engine, request = self._request(turns, slot, reuse, options)
-        return engine.stream(request)
+        return self._open(self._asked(prompt_messages(prompt, system), slot, reuse, options))
 
     @takes_call_options
     def complete_many(
@@ -182,9 +195,7 @@ class Answers:
         """
         started = time.perf_counter()
         checked, size = generation_options(options), checked_count(batch_size, "batch_size")
-        tasks = [self._completion_task(one, system, checked, started) for one in as_list(prompts, "prompts")]
-        engine = self._chat_engine() if tasks else None
-        found = run_in_order(engine, tasks, batch_size=size, progress=self._progress, unit="completions")
+        found = self._answer_all(as_list(prompts, "prompts"), system, checked, size, started)
         return [completion_or_failure(one) for one in found]
 
     def cancel(self) -> int:
@@ -231,18 +242,45 @@ class Answers:
         freed = [engine.slots.free(name) for engine in self._engines()] if name is not None else []
         return any(freed)
 
-    def _request(
+    def _asked(
         self,
         turns: Sequence[Message],
         slot: int | str | None,
         reuse: bool,
         options: Mapping[str, Any],
-    ) -> tuple[Engine, Request]:
-        checked, name = generation_options(options), checked_slot(slot)
-        can_reuse = checked_switch(reuse, "reuse")
+    ) -> Asked:
+        return Asked(
+            tuple(turns), generation_options(options), checked_slot(slot), checked_switch(reuse, "reuse")
+        )
+
+    def _answer(
+        self,
+        asked: Asked,
+        n: int | None,
+        on_chunk: Callable[[Chunk], object] | None,
+        on_verify: Callable[[VerifyEvent], object] | None,
+    ) -> Completion | list[Completion]:
         engine = self._chat_engine()
-        prompt_ids = tuple(engine.tokenizer.encode_chat(turns))
-        return engine, Request(prompt_ids, checked, slot=name, reuse=can_reuse)
+        request = asked.request(engine)
+        if n is None:
+            return engine.generate(request, on_chunk=on_chunk, on_verify=on_verify)
+        return samples(engine, request, n)
+
+    def _open(self, asked: Asked) -> Stream:
+        engine = self._chat_engine()
+        return engine.stream(asked.request(engine))
+
+    def _answer_all(
+        self,
+        prompts: Sequence[Any],
+        system: str | None,
+        options: GenerationOptions,
+        size: int,
+        started: float,
+    ) -> list[Completion | TinykitError | None]:
+        tasks = [self._completion_task(one, system, options, started) for one in prompts]
+        engine = self._chat_engine() if tasks else None
+        return run_in_order(engine, tasks, batch_size=size, progress=self._progress, unit="completions")
 
     def _completion_task(
         self,
@@ -258,18 +296,6 @@ class Answers:
         prompt_ids = tuple(self._chat_engine().tokenizer.encode_chat(turns))
         completion: Completion = yield Request(prompt_ids, options)
         return completion
-
-
-def _answered(
-    engine: Engine,
-    request: Request,
-    n: int | None,
-    on_chunk: Callable[[Chunk], object] | None,
-    on_verify: Callable[[VerifyEvent], object] | None,
-) -> Completion | list[Completion]:
-    if n is None:
-        return engine.generate(request, on_chunk=on_chunk, on_verify=on_verify)
-    return samples(engine, request, n)
 
 
 def _checked_listeners(n: int | None, **listeners: Callable[..., object] | None) -> int | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tinykit import settings, sources, store
 from tinykit.builds import float_entry
-from tinykit.devices import BACKENDS, CPU, Attempt, Plan, plan
+from tinykit.devices import BACKENDS, CPU, Attempt, Machine, Plan, plan, this_machine
 from tinykit.errors import BackendError, ModelFileError, TinykitError, UnsupportedModelError
 from tinykit.folders import Skipped
 from tinykit.marks import digest, file_marks, stat_marks
@@ -136,7 +136,13 @@ def open_checkpoint(
     return backend
 
 
-def checked_plan(device: str | None, backend: str | None, spec: ModelSpec) -> Plan:
+def checked_plan(
+    device: str | None,
+    backend: str | None,
+    spec: ModelSpec,
+    *,
+    detect: Callable[[], Machine] = this_machine,
+) -> Plan:
     """What to try for the device and backend asked for by argument or setting; a judge runs on the CPU alone.
 
     Raises:
@@ -144,7 +150,7 @@ def checked_plan(device: str | None, backend: str | None, spec: ModelSpec) -> Pl
     """
     asked, library = settings.get("device", device), settings.get("backend", backend)
     is_own = library is None or str(library).strip().lower() in ("", "auto", *BACKENDS)
-    wish = plan(asked, library, others=() if is_own else other_backends())
+    wish = plan(asked, library, others=() if is_own else other_backends(), detect=detect)
     return plan(CPU.name) if spec.task == "judge" else wish
 
 

@@ -38,7 +38,7 @@ _NOTHING = "N/A"  # what stands for the text in a prompt without content (Zhao e
 
 
 @dataclass(frozen=True)
-class _How:
+class How:
     """How a language model's likelihoods become scores."""
 
     normalize: Normalize
@@ -56,7 +56,7 @@ class _How:
 
     def check_judge(self) -> None:
         """Refuse what a judge model has no use for."""
-        if self != _How("tokens", False):
+        if self != How("tokens", False):
             raise OptionError(
                 "A judge model's probabilities are what it was trained to give: they are neither normalized "
                 "nor calibrated.",
@@ -64,6 +64,23 @@ class _How:
                 name="normalize" if self.calibrate is False else "calibrate",
                 value=self.normalize if self.calibrate is False else self.calibrate,
             )
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options to score. A judge reads the question and the state; a language model the first of the prompts,
+    with `texts` as its answers, and the second one to calibrate with, if there is one.
+    """
+
+    question: Question
+    state: str
+    system: str
+    prompts: Sequence[str]
+    texts: Sequence[str]
+    how: How
+
+
+Scores = tuple[list[float], tuple[tuple[float, ...], ...]]
 
 
 class Choosing:
@@ -105,10 +122,10 @@ class Choosing:
         _check_text(prompt, "prompt")
         instruction = system.strip() if system else ""
         question = ChoiceQuestion(instruction or _WHICH, options)
-        how = _How(checked_normalize(normalize), calibrate)
+        how = How(checked_normalize(normalize), calibrate)
         prompts = [text + _rubrics(question) for text in (prompt, *how.without_content())]
         texts = [label.strip() for label in question.labels]
-        return question.answer(*_scores(self._chooser(), question, prompt, instruction, prompts, texts, how))
+        return question.answer(*self._scores(Options(question, prompt, instruction, prompts, texts, how)))
 
     @names_options
     def yes_no(self, question: str, context: str | None = None, *, calibrate: bool | str = False) -> YesNo:
@@ -122,9 +139,9 @@ class Choosing:
 
         Raises: as `choose`.
         """
-        asked, how = YesNoQuestion(question), _How("tokens", calibrate)
+        asked, how = YesNoQuestion(question), How("tokens", calibrate)
         prompts = _about(f"{question} Answer yes or no.", context, how)
-        return asked.answer(_scores(self._chooser(), asked, context or "", "", prompts, _YES_NO, how)[0])
+        return asked.answer(self._scores(Options(asked, context or "", "", prompts, _YES_NO, how))[0])
 
     @names_options
     def score(
@@ -145,10 +162,10 @@ class Choosing:
 
         Raises: as `choose`.
         """
-        asked, how = ScoreQuestion(question, levels), _How("tokens", calibrate)
+        asked, how = ScoreQuestion(question, levels), How("tokens", calibrate)
         texts = [level.strip() for level in levels]
         prompts = _about(f"{question}\nOptions: {', '.join(texts)}", context, how)
-        return asked.answer(_scores(self._chooser(), asked, context or "", "", prompts, texts, how)[0])
+        return asked.answer(self._scores(Options(asked, context or "", "", prompts, texts, how))[0])
 
     @names_options
     def judge(self, state: object, questions: Mapping[str, Question]) -> dict[str, Answer]:
@@ -175,6 +192,12 @@ class Choosing:
                     name="questions",
                     value=question,
                 )
+        return self._judged(state, questions)
+
+    def _scores(self, options: Options) -> Scores:
+        return option_scores(self._chooser(), options)
+
+    def _judged(self, state: object, questions: Mapping[str, Question]) -> dict[str, Answer]:
         return self._chooser().judge.answer(state, questions)
 
 
@@ -191,33 +214,27 @@ def _rubrics(question: ChoiceQuestion) -> str:
     return "\n\n" + "\n".join(f"- {text}" for text in question.texts) if is_explained else ""
 
 
-def _about(question: str, context: str | None, how: _How) -> list[str]:
+def _about(question: str, context: str | None, how: How) -> list[str]:
     """The prompt of a question about a context, and that without content."""
     has_context = context is not None and bool(context.strip())
     contexts = [context if has_context else "", *how.without_content()]
     return [f"{text}\n\n{question}" if text else question for text in contexts]
 
 
-def _scores(
-    model: Loaded,
-    question: Question,
-    state: str,
-    system: str,
-    prompts: Sequence[str],
-    texts: Sequence[str],
-    how: _How,
-) -> tuple[list[float], tuple[tuple[float, ...], ...]]:
-    """A judge's logits, or a language model's scores and log-probabilities: one for each option.
-
-    The judge reads the question and the state; the language model the first prompt, and the second one to
-    calibrate with, if there is one.
-    """
+def option_scores(model: Loaded, options: Options) -> Scores:
+    """A judge's logits, or a language model's scores and log-probabilities: one for each option."""
     if model.is_judge:
-        how.check_judge()
-        return model.judge.logits(state, [question])[0], ()
-    asked = [_continuations(model.engine, system, prompt, texts) for prompt in prompts]
+        options.how.check_judge()
+        return model.judge.logits(options.state, [options.question])[0], ()
+    asked = [
+        _continuations(model.engine, options.system, prompt, options.texts) for prompt in options.prompts
+    ]
     return scores_of(
-        model.engine, asked[0], texts, normalize=how.normalize, calibration=asked[1] if asked[1:] else None
+        model.engine,
+        asked[0],
+        options.texts,
+        normalize=options.how.normalize,
+        calibration=asked[1] if asked[1:] else None,
     )
 
 

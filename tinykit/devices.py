@@ -158,6 +158,11 @@ def this_machine() -> Machine:
     return Machine(sys.platform, platform.machine(), frozenset(providers), modules)
 
 
+def any_machine() -> Machine:
+    """This machine as far as it is known without a library; enough to tell whether names exist."""
+    return Machine(sys.platform, platform.machine(), frozenset(), frozenset())
+
+
 class Attempt(NamedTuple):
     """A device to try, and the library to try it with."""
 

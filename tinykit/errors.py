@@ -27,7 +27,10 @@ happened, with the value; the hint, added as a note, says what to do; the facts 
     │   ├── ForwardInterrupted
     │   ├── DeviceError                           .asked .failures
     │   └── RestartNeededError
-    └── ClosedError            (RuntimeError)
+    ├── ClosedError            (RuntimeError)
+    └── WorkerError            (RuntimeError)     .worker
+        ├── BusyError
+        └── WorkerDiedError    (ConnectionError)  .log
 
 `DeviceFallbackWarning` (UserWarning) tells of a device that could not be used where nothing is lost by it.
 """
@@ -62,6 +65,11 @@ class TinykitError(Exception):
     def __str__(self) -> str:
         # ImportError and OSError have their own __str__, which would win without this.
         return self.message
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The facts by name."""
+        return dict(self._facts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross process borders (worker, Dask): hint and facts must survive pickling.
@@ -172,6 +180,18 @@ class RestartNeededError(BackendError):
 
 class ClosedError(TinykitError, RuntimeError):
     """The session was closed and cannot be used any more."""
+
+
+class WorkerError(TinykitError, RuntimeError):
+    """The shared worker cannot be started, reached or used."""
+
+
+class BusyError(WorkerError):
+    """The shared worker has so many requests waiting that it takes no more just now."""
+
+
+class WorkerDiedError(WorkerError, ConnectionError):
+    """The shared worker ended while it had something to do for us."""
 
 
 class DeviceFallbackWarning(UserWarning):

@@ -138,6 +138,7 @@ class Progress:
 
     def __init__(self, show: bool | Callable[[ProgressEvent], None] | None = None) -> None:
         self._show = show
+        self._relayed: dict[str, Stage] = {}
 
     @contextmanager
     def stage(
@@ -188,6 +189,27 @@ class Progress:
         self._call(ProgressEvent("progress", model=model, name=model, message=message))
         if type(self._new_display()) not in (Display, Events) and sys.stderr is not None:
             print(message, file=sys.stderr, flush=True)  # noqa: T201
+
+    def relay(self, event: ProgressEvent) -> None:
+        """Tell callback and listeners of a step of another process's work; show it as if it were ours."""
+        self._call(event)
+        if event.name is None or callable(self._show):
+            return
+        if event.status == "initiate" and event.name not in self._relayed:
+            is_bytes = event.total_bytes is not None
+            total, unit = event.total_bytes, "B" if is_bytes else "steps"
+            stage = Stage(event.name, total=total, unit=unit, model=event.model, file=event.file)
+            stage._displays = [self._new_display()] if is_bytes else []
+            self._relayed[event.name] = stage
+            stage._show("start")
+        stage_or_none = self._relayed.get(event.name)
+        if stage_or_none is None or (event.file != stage_or_none.file and event.status != "progress_total"):
+            return
+        if event.status in ("progress", "progress_total") and event.loaded_bytes is not None:
+            stage_or_none.advance(event.loaded_bytes - stage_or_none.count)
+        elif event.status in ("done", "error"):
+            del self._relayed[event.name]
+            stage_or_none._show(*(("finish",) if event.status == "done" else ("fail", event.message)))
 
     def _call(self, event: ProgressEvent) -> None:
         tell(event)

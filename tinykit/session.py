@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from tinykit import settings
 from tinykit.answers import Answers
@@ -16,7 +17,8 @@ from tinykit.backends.base import BackendInfo, EncoderInfo
 from tinykit.call_options import names_options
 from tinykit.checkpoints import checked_plan
 from tinykit.choosing import Choosing
-from tinykit.errors import ClosedError, OptionError
+from tinykit.devices import any_machine, this_machine
+from tinykit.errors import ClosedError, OptionError, TinykitError
 from tinykit.failures import FailedRun
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task
 from tinykit.generation.engine import Engine
@@ -33,6 +35,9 @@ from tinykit.residents import release
 from tinykit.titles import has_task, has_text, prepare_conversation
 from tinykit.titling import Title, first_words_title, fixed_prefix, model_title, no_task, title_task
 from tinykit.tokenizer import Message, as_messages
+
+if TYPE_CHECKING:
+    from tinykit.worker.remote import WorkerStatus
 
 RECIPE_NAME = "recipe.json"  # in an adapter's folder: the recipe that it was trained for
 
@@ -56,10 +61,13 @@ class TinySession(Answers, Choosing):
         progress: False shows nothing; a function gets `ProgressEvent`s; None follows the settings.
         offline: True never uses the network.
         lazy: Load at the first call that needs the model, not now. No title of ``first-words`` needs it.
+        shared: Use the one process of the user that holds this model, which is started if it is not there,
+            and stays for the next program: see `worker`.
 
     Raises:
         UnknownModelError, UnknownRecipeError, OptionError: what was asked for does not exist.
         SourceError: the model's files cannot be had; the kinds say why.
+        WorkerError: the shared process cannot be started or reached.
         ModelFileError: they cannot be used.
         DeviceError: nothing that was asked for works, and `fallback` is False.
     """
@@ -67,7 +75,7 @@ class TinySession(Answers, Choosing):
     @names_options
     def __init__(
         self,
-        model: str | Path | None = None,
+        model: str | Path | ModelSpec | None = None,
         *,
         adapter: str | Path | None = None,
         recipe: str | Path | Recipe | None = None,
@@ -79,12 +87,13 @@ class TinySession(Answers, Choosing):
         progress: bool | Callable[[ProgressEvent], None] | None = None,
         offline: bool | None = None,
         lazy: bool = False,
+        shared: bool = False,
     ) -> None:
-        self.spec = _spec(model, adapter)
+        self.spec = model if isinstance(model, ModelSpec) else _spec(model, adapter)
         wanted = recipe if recipe is not None else settings.get("recipe") or self.spec.recipe
         self.recipe = get_recipe(wanted or DEFAULT_RECIPE)
         checked_dtype(dtype, self.spec)
-        checked_plan(device, backend, self.spec)
+        checked_plan(device, backend, self.spec, detect=any_machine if shared else this_machine)
         self._progress = Progress(progress)
         self._load_options: dict[str, Any] = {
             "device": device,
@@ -101,6 +110,25 @@ class TinySession(Answers, Choosing):
         self._prefixes: dict[Recipe, int] = {}
         if not lazy and self.recipe.method == "model":
             self.load()
+
+    def __new__(cls, *_: object, shared: bool = False, **__: object) -> Self:
+        """A session of the kind that was asked for."""
+        if shared and cls is TinySession:
+            from tinykit.worker.session import SharedSession
+
+            return object.__new__(cast(type[Self], SharedSession))
+        return object.__new__(cls)
+
+    @property
+    def worker(self) -> WorkerStatus | None:
+        """The process that a shared session's model runs in: pid, memory, uptime; None if there is none."""
+        return None
+
+    def prewarm(self) -> None:
+        """Start a shared session's worker, but do not wait for it; what goes wrong the first call tells.
+
+        Where the model is loaded in this process nothing is done: it would be in your way.
+        """
 
     def load(self) -> Loaded:
         """Load the model if it is not loaded, and return what was loaded."""
@@ -178,17 +206,20 @@ class TinySession(Answers, Choosing):
             OptionError: `message` is neither text nor messages.
         """
         chosen = self.recipe if recipe is None else get_recipe(recipe)
-        text = _text(message, chosen)
-        if (found := _without_model(text, chosen)) is not None:
+        text = message_text(message, chosen)
+        if (found := without_model(text, chosen)) is not None:
             return found
+        return self._title(text, chosen)
+
+    def _title(self, text: str, recipe: Recipe) -> Title:
         engine = self.load().engine
-        return model_title(engine, text, chosen, self._prefix_tokens(engine, chosen))
+        return model_title(engine, text, recipe, self._prefix_tokens(engine, recipe))
 
     def _title_task(
         self, message: str | Sequence[Message | Mapping[str, str]], recipe: Recipe, exact: bool
     ) -> Task[Title]:
-        text = _text(message, recipe)
-        if (found := _without_model(text, recipe)) is not None:
+        text = message_text(message, recipe)
+        if (found := without_model(text, recipe)) is not None:
             return found
         engine = self.load().engine
         prefix_tokens = self._prefix_tokens(engine, recipe)
@@ -242,10 +273,15 @@ class TinySession(Answers, Choosing):
         """
         chosen = self.recipe if recipe is None else get_recipe(recipe)
         size = checked_count(batch_size, "batch_size")
-        tasks = [self._title_task(message, chosen, exact) for message in as_list(messages, "messages")]
-        engine = self.load().engine if chosen.method == "model" and tasks else None
-        found = run_in_order(engine, tasks, batch_size=size, progress=self._progress, unit="titles")
+        found = self._titles(as_list(messages, "messages"), chosen, size, exact)
         return [title_or_failure(one, chosen) for one in found]
+
+    def _titles(
+        self, messages: Sequence[Any], recipe: Recipe, size: int, exact: bool
+    ) -> list[Title | TinykitError | None]:
+        tasks = [self._title_task(message, recipe, exact) for message in messages]
+        engine = self.load().engine if recipe.method == "model" and tasks else None
+        return run_in_order(engine, tasks, batch_size=size, progress=self._progress, unit="titles")
 
     def unload(self) -> None:
         """Release the memory of what is loaded; the next call that needs a model loads it again.
@@ -303,7 +339,13 @@ class TinySession(Answers, Choosing):
         )
 
 
-def _without_model(message: str, recipe: Recipe) -> Title | None:
+# what its arguments are is said by __init__ alone
+_signature = inspect.signature(TinySession.__init__)
+_parameters = list(_signature.parameters.values())[1:]
+cast(Any, TinySession).__signature__ = _signature.replace(parameters=_parameters)
+
+
+def without_model(message: str, recipe: Recipe) -> Title | None:
     """The title of a message that no model need be asked about."""
     if not has_text(message):
         return Title(None, "", (Step(Reason.NO_TEXT),), recipe.name)
@@ -316,7 +358,12 @@ def _without_model(message: str, recipe: Recipe) -> Title | None:
     return None
 
 
-def _text(message: str | Sequence[Message | Mapping[str, str]], recipe: Recipe) -> str:
+def message_text(message: str | Sequence[Message | Mapping[str, str]], recipe: Recipe) -> str:
+    """A message or a chat as the text that a title is made for.
+
+    Raises:
+        OptionError: it is neither.
+    """
     return message if isinstance(message, str) else _chat_text(message, recipe)
 
 

@@ -102,6 +102,14 @@ SETTINGS: dict[str, Setting] = {
             "tokens_per_step", int, 32, "Most tokens in one piece of a stream; more than 512 count as 512.",
             minimum=1, maximum=lambda: 512, is_lenient=True,
         ),
+        Setting(
+            "worker_idle_s", int, 900, "Seconds without a request after which a shared worker ends.",
+            minimum=1,
+        ),
+        Setting(
+            "worker_dir", Path, None,
+            "Folder for the workers' sockets; by default in the user's runtime folder.",
+        ),
     )
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ from tinykit import __version__
 from tinykit.cli.models import models
 from tinykit.cli.options import session_options
 from tinykit.cli.serve import serve
+from tinykit.cli.worker import worker
 from tinykit.errors import OptionError
 from tinykit.tune.command import tune
 
@@ -32,6 +33,7 @@ def cli() -> None:
 cli.add_command(models)
 cli.add_command(serve)
 cli.add_command(tune)
+cli.add_command(worker)
 
 
 @cli.command()

@@ -37,7 +37,8 @@ def run_tasks(
     numbered = _until_cancelled(engine, tasks)
     if batch_size == 1 or not engine.backend.info.can_batch:
         return _one_by_one(engine, numbered)
-    return _Batching(engine, numbered, batch_size).results()
+    batching: Batching[T] = Batching(engine)
+    return batching.results(numbered, batch_size)
 
 
 def _until_cancelled(engine: Engine, tasks: Iterable[Task[T]]) -> Iterator[tuple[int, Task[T]]]:
@@ -236,41 +237,62 @@ class _Asked(Generic[T]):
         return _given_up(self.task, found if self._is_list else found[0])
 
 
-class _Batching(Generic[T]):
-    """Tasks that share the rows of one batch."""
+class Batching(Generic[T]):
+    """Tasks that share the rows of one batch; its length is the number of rows."""
 
-    def __init__(self, engine: Engine, tasks: Iterator[tuple[int, Task[T]]], batch_size: int) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._tasks = tasks
-        self._batch_size = batch_size
         self._rows = Rows(engine)
         self._waiting: dict[Run, tuple[_Asked[T], int, ExitStack]] = {}
         self._done: list[tuple[int, T | TinykitError]] = []
 
-    def results(self) -> Iterator[tuple[int, T | TinykitError]]:
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def begin(self, index: int, task: Task[T]) -> None:
+        """Run a task up to where it waits for rows, with the prefill of what it asks."""
+        self._go_on(index, task, lambda: next(task))
+
+    def step(self) -> None:
+        """Decode one token of each row."""
+        for run, error in self._rows.step():
+            self._answer(run, error)
+
+    def take_done(self) -> list[tuple[int, T | TinykitError]]:
+        """Numbers and results of the tasks that have ended since this was last asked."""
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        """End all tasks that wait."""
+        for _, _, stack in self._waiting.values():
+            stack.close()
+        for asked in {id(asked): asked for asked, _, _ in self._waiting.values()}.values():
+            asked.task.close()
+
+    def results(
+        self, tasks: Iterator[tuple[int, Task[T]]], batch_size: int
+    ) -> Iterator[tuple[int, T | TinykitError]]:
+        """The results of tasks of which so many may be under way, as they are done."""
         is_empty = False
         try:
             while True:
-                while not is_empty and len(self._rows) < self._batch_size:
-                    index, task = next(self._tasks, (-1, None))
+                while not is_empty and len(self._rows) < batch_size:
+                    index, task = next(tasks, (-1, None))
                     if task is None:
                         is_empty = True
                     else:
-                        self._go_on(index, task, lambda task=task: next(task))  # type: ignore[misc]
-                    yield from self._take_done()
+                        self.begin(index, task)
+                    yield from self.take_done()
                 if not self._rows:
                     return
-                for run, error in self._rows.step():
-                    self._answer(run, error)
-                yield from self._take_done()
+                self.step()
+                yield from self.take_done()
         except KeyboardInterrupt as error:
             error.partial = [*self._done, *self._given_up()]  # type: ignore[attr-defined]
             raise
         finally:
-            for _, _, stack in self._waiting.values():
-                stack.close()
-            for asked in {id(asked): asked for asked, _, _ in self._waiting.values()}.values():
-                asked.task.close()
+            self.close()
 
     def _given_up(self) -> list[tuple[int, T | TinykitError]]:
         for run, (asked, place, _) in self._waiting.items():
@@ -278,10 +300,6 @@ class _Batching(Generic[T]):
             asked.found[place] = run.result()
         under_way = {id(asked): asked for asked, _, _ in self._waiting.values()}.values()
         return [(asked.index, asked.given_up()) for asked in under_way]
-
-    def _take_done(self) -> list[tuple[int, T | TinykitError]]:
-        done, self._done = self._done, []
-        return done
 
     def _answer(self, run: Run, error: TinykitError | None) -> None:
         """Give a completion, or what went wrong, to the task once it waits for no other."""
@@ -336,11 +354,11 @@ class _Batching(Generic[T]):
             stack.enter_context(self._engine.active([run]))
             try:
                 with self._engine.entered(run) as (state, seen):
-                    run.take(self._engine.prefill(run, state, seen))
+                    run.tell(run.take(self._engine.prefill(run, state, seen)))
                     if not run.is_done:
                         self._rows.add(run, state)
             except Cancelled:
-                run.cancel(run.cancelled_by or "cancel")
+                run.tell(run.cancel(run.cancelled_by or "cancel"))
             except KeyboardInterrupt as error:
                 run.cancel("interrupt")
                 error.partial = run.result()  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from tinykit.errors import ClosedError, ForwardInterrupted, OptionError, PromptT
 from tinykit.generation.cache import PrefixCache, reusable, shared_prefix
 from tinykit.generation.grammar import Grammars, Matcher
 from tinykit.generation.lookup import VerifyEvent
-from tinykit.generation.request import Request
+from tinykit.generation.request import Request, Watcher
 from tinykit.generation.result import CancelledBy, Chunk, Completion
 from tinykit.generation.run import Cancelled, Run, check_cancelled, is_cancelled
 from tinykit.generation.slots import Slot, Slots
@@ -81,20 +81,7 @@ class Engine:
             PromptTooLongError: the prompt leaves no room in the model's context.
             KeyboardInterrupt: Ctrl-C; its `partial` is the completion so far, and the engine stays usable.
         """
-        stream = self.stream(request)
-        try:
-            for chunk in stream:
-                if chunk and on_chunk is not None:
-                    on_chunk(chunk)
-                is_step = bool(chunk.token_ids or chunk.drafted_tokens)
-                if on_verify and is_step and (event := _verified(chunk, stream.result)).is_valid:
-                    on_verify(event)
-        except KeyboardInterrupt as error:
-            error.partial = stream.result  # type: ignore[attr-defined]
-            raise
-        finally:
-            stream.close()
-        return stream.result
+        return read_all(self.stream(request), on_chunk=on_chunk, on_verify=on_verify)
 
     def stream(self, request: Request) -> Stream:
         """The same, piece by piece.
@@ -103,7 +90,7 @@ class Engine:
             PromptTooLongError, OptionError: the request cannot be run; nothing was computed.
         """
         run = self.new_run(request)
-        return Stream(run, self._steps(run), self._cancel)
+        return Stream(run, self._steps(run), lambda: self._cancel(run))
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -123,6 +110,12 @@ class Engine:
         for run in runs:
             self._cancel(run)
         return len(runs)
+
+    def interrupt(self, watcher: Watcher) -> None:
+        """Let what runs for a watcher see soon that it was cancelled."""
+        run = self._stepping
+        if run is not None and run.request.watcher is watcher:
+            self.backend.interrupt()
 
     def close(self) -> None:
         """Cancel what is running and let go of the model; closing twice is harmless."""
@@ -373,6 +366,31 @@ class Engine:
         if request.options.exact and not self.backend.info.is_shape_invariant:
             return "exact was asked for, and this model's logits depend on how many tokens go in at once"
         return None
+
+
+def read_all(
+    stream: Stream,
+    *,
+    on_chunk: Callable[[Chunk], object] | None = None,
+    on_verify: Callable[[VerifyEvent], object] | None = None,
+) -> Completion:
+    """The completion of a stream that is read to its end, with those told who want to hear of it.
+
+    Raises: as `Engine.generate`.
+    """
+    try:
+        for chunk in stream:
+            if chunk and on_chunk is not None:
+                on_chunk(chunk)
+            is_step = bool(chunk.token_ids or chunk.drafted_tokens)
+            if on_verify and is_step and (event := _verified(chunk, stream.result)).is_valid:
+                on_verify(event)
+    except KeyboardInterrupt as error:
+        error.partial = stream.result  # type: ignore[attr-defined]
+        raise
+    finally:
+        stream.close()
+    return stream.result
 
 
 def _verified(chunk: Chunk, result: Completion) -> VerifyEvent:

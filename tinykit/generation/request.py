@@ -6,12 +6,14 @@ import math
 import numbers
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from tinykit import settings
 from tinykit.errors import OptionError
 from tinykit.generation.constraint import Constraint
+from tinykit.generation.result import CancelledBy, Chunk
 from tinykit.generation.sampling import Sampling
 from tinykit.generation.title_line import TitleLine
 
@@ -194,6 +196,19 @@ class GenerationOptions:
         object.__setattr__(self, "exact", checked_switch(self.exact, "exact"))
 
 
+class Watcher(Protocol):
+    """Who waits for a generation that runs among others: may end it, and hears of its pieces."""
+
+    @property
+    def cancelled_by(self) -> CancelledBy | None:
+        """Not None ends the generation before its next step; `Engine.interrupt` makes that come soon."""
+        ...
+
+    def hear(self, chunk: Chunk) -> None:
+        """Take a piece of a generation that is run in a batch; called between two steps."""
+        ...
+
+
 @dataclass(frozen=True)
 class Request:
     """One generation.
@@ -206,6 +221,7 @@ class Request:
             which the next turn of a chat extends; that of the answer too where that changes no bit.
         slot: A conversation whose state is kept; its requests run one after the other.
         reuse: False computes the whole prompt, whatever is kept: for measurements.
+        watcher: Who waits for it, where many are served at once.
     """
 
     prompt_ids: tuple[int, ...]
@@ -213,3 +229,4 @@ class Request:
     prefix_tokens: int | None = None
     slot: int | str | None = None
     reuse: bool = True
+    watcher: Watcher | None = field(default=None, compare=False, repr=False)

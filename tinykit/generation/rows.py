@@ -111,7 +111,7 @@ class Rows:
         try:
             logits = self._engine.forward(run, state, [], run.pending[:1])
         except Cancelled:
-            run.cancel(run.cancelled_by or "cancel")
+            run.tell(run.cancel(run.cancelled_by or "cancel"))
         except TinykitError as error:
             return error
         else:
@@ -134,12 +134,12 @@ class Rows:
 def _advanced(run: Run, logits: Logits) -> TinykitError | None:
     """Take one row of logits; what is wrong with it."""
     if is_cancelled(run):
-        run.cancel(run.cancelled_by or "cancel")
+        run.tell(run.cancel(run.cancelled_by or "cancel"))
     elif len(run.pending) > 1:
         del run.pending[0]  # the next of several that a constraint said
     else:
         try:
-            run.take(logits)
+            run.tell(run.take(logits))
         except TinykitError as error:
             return error
     return None

@@ -151,6 +151,12 @@ class Run:
         self.cancelled_by = self.cancelled_by or by  # what was first; closing is the consequence
         return [self._end("cancelled")]
 
+    def tell(self, chunks: Sequence[Chunk]) -> None:
+        """Let who watches over the request hear of its pieces, where nobody reads them as a stream."""
+        if (watcher := self.request.watcher) is not None:
+            for chunk in chunks:
+                watcher.hear(chunk)
+
     def result(self) -> Completion:
         """The completion; of a run that has not ended, what there is so far."""
         if self._result is None and self.is_done:
@@ -287,6 +293,9 @@ def is_cancelled(run: Run) -> bool:
     timeout_s = run.request.options.timeout_s
     if timeout_s is not None and time.perf_counter() - run.clock.called >= timeout_s:
         run.cancelled_by = run.cancelled_by or "timeout"
+    watcher = run.request.watcher
+    if watcher is not None and watcher.cancelled_by is not None:
+        run.cancelled_by = run.cancelled_by or watcher.cancelled_by
     return run.cancelled_by is not None
 
 

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from tinykit.errors import BackendError
-from tinykit.generation.result import Chunk, Completion
-from tinykit.generation.run import Run
+from tinykit.generation.result import CancelledBy, Chunk, Completion
+
+
+class Running(Protocol):
+    """A generation that is under way, here or in another process."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+    def result(self) -> Completion:
+        """The completion; before the end, what there is so far."""
+        ...
+
+    def cancel(self, by: CancelledBy) -> object:
+        """End it with what there is."""
+        ...
 
 
 class Stream(Iterator[Chunk]):
@@ -17,7 +33,7 @@ class Stream(Iterator[Chunk]):
     Leaving a ``for`` loop early, closing it, or its end as a ``with`` block cancels the generation at once.
     """
 
-    def __init__(self, run: Run, steps: Generator[Chunk], cancel: Callable[[Run], None]) -> None:
+    def __init__(self, run: Running, steps: Generator[Chunk], cancel: Callable[[], None]) -> None:
         self._run = run
         self._steps = steps
         self._cancel = cancel
@@ -44,7 +60,7 @@ class Stream(Iterator[Chunk]):
 
     def cancel(self) -> None:
         """End it from another thread; whoever reads it gets the last piece, then the end."""
-        self._cancel(self._run)
+        self._cancel()
 
     def close(self) -> None:
         """End it here; closing twice is harmless."""

@@ -1,0 +1,75 @@
+"""``tinykit worker``: list, status, start, stop, logs."""
+
+import json
+
+import pytest
+
+from tests.worker.conftest import is_alive, wait_until
+from tinykit import cli
+from tinykit.worker.admin import duration_text
+from tinykit.worker.spawning import is_free
+
+
+@pytest.fixture
+def tinykit(capsys):
+    """Runs a command; what it printed, and the exit code if it is not 0."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(["worker", *map(str, words)])
+        out, err = capsys.readouterr()
+        return (out, err, caught.value.code) if caught.value.code else out
+
+    return run
+
+
+def test_worker_is_started_shown_and_stopped(tinykit, shared, backend, model_path, monkeypatch):
+    monkeypatch.setenv("TINYKIT_BACKEND", "scripted")
+    assert tinykit("list") == tinykit() == "No worker runs.\n"
+    assert json.loads(tinykit("list", "--json")) == []
+    _, err, code = tinykit("status")
+    assert code == 6 and "No worker runs." in err and "tinykit worker start" in err
+
+    assert "runs, pid" in tinykit("start", "--model", model_path, "--no-load")
+    assert backend.lines("loads") == 0
+    started = tinykit("start", "--model", model_path)
+    assert backend.lines("loads") == 1
+    name, pid = started.split()[0], int(started.split()[-1].rstrip("."))
+    assert shared.complete("a", max_tokens=2).text and shared.worker.pid == pid
+
+    (row,) = json.loads(tinykit("list", "--json"))
+    assert row["name"] == name and row["pid"] == pid and row["state"] == "ready" and row["memory_bytes"] > 0
+    table = tinykit("list").splitlines()
+    assert table[0].split()[:5] == ["name", "pid", "state", "memory", "uptime"] and table[1].startswith(name)
+    assert f"pid: {pid}\n" in tinykit("status", name[:4])
+    assert json.loads(tinykit("status", "--json"))["idle_limit_s"] == 900
+    assert "loaded tiny" in tinykit("logs", name)
+    assert tinykit("logs", "-n", 1).count("\n") == 1
+    assert "There are: " in tinykit("stop", "nobody")[1]
+
+    assert tinykit("stop", name) == f"{name} was stopped.\n"
+    wait_until(lambda: not is_alive(pid))
+    assert tinykit("list") == "No worker runs.\n"
+    assert "ended: a client asked for it" in tinykit("logs", name)
+    assert tinykit("stop", "--all") == "No worker runs.\n"
+
+
+def test_dead_worker_is_not_listed_and_what_it_left_is_swept(tinykit, shared):
+    import os
+    import signal
+
+    shared.load()
+    launch, pid = shared._remote(shared.spec).launch, shared.worker.pid
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: is_free(launch))
+    assert launch.transport.path.exists()
+    assert tinykit("list") == "No worker runs.\n"
+    assert not launch.transport.path.exists() and not launch.path("json").exists()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.9, "59 s"), (61, "1 min"), (3600, "1 h 0 min"), (7505, "2 h 5 min")],
+)
+def test_durations_for_people(seconds, text):
+    assert duration_text(seconds) == text

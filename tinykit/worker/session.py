@@ -1,0 +1,350 @@
+"""`TinySession(shared=True)`: the same calls, answered by a worker that other programs use as well."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tinykit.answers import Asked
+from tinykit.backends.base import BackendInfo, EncoderInfo
+from tinykit.choosing import Options, Scores
+from tinykit.errors import OptionError, TinykitError, WorkerError
+from tinykit.failures import FailedRun
+from tinykit.generation.engine import Engine, read_all
+from tinykit.generation.judging import Judge, state_text
+from tinykit.generation.lookup import VerifyEvent
+from tinykit.generation.questions import Answer, Question
+from tinykit.generation.request import GenerationOptions
+from tinykit.generation.result import Chunk, Completion
+from tinykit.generation.slots import checked_slot
+from tinykit.generation.stream import Stream
+from tinykit.many import prompt_messages, title_or_failure
+from tinykit.model_spec import ModelSpec
+from tinykit.recipes import Recipe
+from tinykit.registry import get_model
+from tinykit.session import TinySession, message_text, without_model
+from tinykit.titling import Title
+from tinykit.worker.crashes import CRASHES
+from tinykit.worker.protocol import Message
+from tinykit.worker.remote import RemoteModel, RemoteRun, WorkerStatus, answer_params, as_path
+from tinykit.worker.wire import completion_of, error_of, options_values, question_values, title_of
+
+_GROUP_BYTES = 4 * 2**20  # of texts in one request
+
+_log = logging.getLogger("tinykit")
+
+
+class SharedSession(TinySession):
+    """A session whose models run in workers; made by ``TinySession(shared=True)``.
+
+    What is special: `unload` and `close` only leave the worker, which serves others and ends when nobody
+    asks for a while. A stream is made ahead of its reader. `save_state` needs a slot.
+    """
+
+    _remotes: dict[str, RemoteModel]
+
+    def load(self) -> Any:
+        """Start the worker if it is not there, and let it load the model if it has not."""
+        model = self._remote(self.spec)
+        model.load()
+        return model
+
+    def start(self, *, is_loading: bool = True) -> int:
+        """Start the worker if it is not there, and let it load the model; returns its pid.
+
+        Raises: as `load`.
+        """
+        model = self._remote(self.spec)
+        client = model.attach()
+        if is_loading:
+            model.load()
+        return client.pid
+
+    @property
+    def worker_name(self) -> str:
+        """What `tinykit worker` calls the worker of the session's model."""
+        return self._remote(self.spec).launch.name
+
+    def prewarm(self) -> None:
+        """Start the worker's process if it is not there; returns at once. The model is not loaded."""
+        model = self._remote(self.spec)
+
+        def start() -> None:
+            try:
+                model.attach()
+            except TinykitError as error:
+                _log.debug("prewarming failed: %s", error)
+
+        threading.Thread(target=start, name="tinykit prewarm", daemon=True).start()
+
+    @property
+    def worker(self) -> WorkerStatus | None:
+        """The process of the session's model: pid, memory, uptime; None if it does not run."""
+        return self._remote(self.spec).status()
+
+    @property
+    def info(self) -> BackendInfo | EncoderInfo:
+        """What the model runs on, as the worker read it back; loads it if need be."""
+        info: BackendInfo | EncoderInfo = self.load().info
+        return info
+
+    @property
+    def load_s(self) -> float:
+        """Seconds spent waiting for workers and for models so far."""
+        return sum(model.load_s for model in self._models())
+
+    @property
+    def failures(self) -> tuple[FailedRun, ...]:
+        """Where this session's workers have died lately."""
+        found = []
+        for model in self._models():
+            device, dtype = str(model.launch.options["device"] or "cpu"), str(model.launch.options["dtype"])
+            found += [
+                FailedRun(model.spec.key, device, dtype, crash.reason, crash.at_s)
+                for crash in CRASHES.of(model.launch)
+            ]
+        return tuple(found)
+
+    def clear_failures(self) -> None:
+        """Forget them, here and in the workers, so that everything is tried again."""
+        for model in self._models():
+            CRASHES.clear(model.launch)
+            model.quick("clear_failures")
+
+    def cancel(self) -> int:
+        """End whatever this session is doing, from another thread; returns how many requests that was."""
+        answers = [model.quick("cancel") for model in self._models()]
+        return sum(answer["number"] for answer in answers if answer)
+
+    def save_state(self, path: str | Path, *, slot: int | str | None = None) -> int:
+        """Write the state of a slot to a file; returns its size in bytes.
+
+        Raises: as `TinySession.save_state`, and OptionError without a slot.
+        """
+        name = checked_slot(slot)
+        if name is None:
+            raise OptionError(
+                "A shared session saves the state of a slot, since the last chat may be another program's.",
+                hint="Chat in a slot and name it here: slot=0.",
+                name="slot",
+                value=slot,
+            )
+        return self._state_call("save_state", path, name)
+
+    def restore_state(self, path: str | Path, *, slot: int | str | None = None) -> int:
+        """Go on from a file of `save_state`; as `TinySession.restore_state`."""
+        return self._state_call("restore_state", path, checked_slot(slot))
+
+    def free_slot(self, slot: int | str) -> bool:
+        """Forget a slot's state; False if there was none. Raises: as `TinySession.free_slot`."""
+        name = checked_slot(slot)
+        models = [model for model in self._models() if model.info is not None and not model.is_judge]
+        freed = [model.result("free_slot", {"slot": name})["number"] for model in models if name is not None]
+        return any(freed)
+
+    def _state_call(self, op: str, path: str | Path, slot: int | str | None) -> int:
+        try:
+            place = as_path(path)
+        except (TypeError, RuntimeError) as error:
+            raise OptionError(
+                f"path must name a file, not {path!r}: {error}", name="path", value=path
+            ) from error
+        number: int = self._chat_remote().result(op, {"path": place, "slot": slot})["number"]
+        return number
+
+    def _remote(self, spec: ModelSpec) -> RemoteModel:
+        with self._lock:
+            remotes = self.__dict__.setdefault("_remotes", {})
+            if self._is_closed:
+                from tinykit.errors import ClosedError
+
+                raise ClosedError("This session was closed.", hint="Make a new TinySession.")
+            if spec.key not in remotes:
+                remotes[spec.key] = RemoteModel(spec, self._load_options, self._progress)
+                weakref.finalize(self, remotes[spec.key].detach)
+            found: RemoteModel = remotes[spec.key]
+            return found
+
+    def _chat_remote(self) -> RemoteModel:
+        chat_model = self.spec.chat_model
+        return self._remote(get_model(chat_model) if chat_model else self.spec)
+
+    def _models(self) -> list[RemoteModel]:
+        return list(self.__dict__.get("_remotes", {}).values())
+
+    def _engines(self) -> list[Engine]:
+        return []
+
+    def _judges(self) -> list[Judge]:
+        return []
+
+    def _answer(
+        self,
+        asked: Asked,
+        n: int | None,
+        on_chunk: Callable[[Chunk], object] | None,
+        on_verify: Callable[[VerifyEvent], object] | None,
+    ) -> Completion | list[Completion]:
+        if n is None:
+            return read_all(self._open(asked), on_chunk=on_chunk, on_verify=on_verify)
+        found = self._chat_remote().result("answer", {**answer_params(asked), "n": n})
+        return [completion_of(one, asked.options.constraint) for one in found["completions"]]
+
+    def _open(self, asked: Asked) -> Stream:
+        run = RemoteRun(self._chat_remote(), asked)
+        return Stream(run, run.steps(), run.send_cancel)
+
+    def _answer_all(
+        self,
+        prompts: Sequence[Any],
+        system: str | None,
+        options: GenerationOptions,
+        size: int,
+        started: float,
+    ) -> list[Completion | TinykitError | None]:
+        found: list[Completion | TinykitError | None] = [None] * len(prompts)
+        asked: dict[int, list[list[str]]] = {}
+        for index, prompt in enumerate(prompts):
+            try:
+                asked[index] = [list(turn) for turn in prompt_messages(prompt, system)]
+            except TinykitError as error:
+                found[index] = error
+        params = {"options": options_values(options), "batch_size": size, "timeout_s": options.timeout_s}
+        read = lambda values: completion_of(values["completion"], options.constraint)  # noqa: E731
+        self._ask_for_all(
+            self._chat_remote, "answer_all", "prompts", asked, params, found, read, "completions"
+        )
+        return found
+
+    def _title(self, text: str, recipe: Recipe) -> Title:
+        found: list[Title | TinykitError | None] = [None]
+        params = {"recipe": recipe.to_dict()}
+        self._ask(
+            self._remote(self.spec), "titles", "messages", {0: text}, params, found, _title_in, lambda: None
+        )
+        if isinstance(found[0], TinykitError):
+            raise found[0]
+        return title_or_failure(found[0], recipe)
+
+    def _titles(
+        self, messages: Sequence[Any], recipe: Recipe, size: int, exact: bool
+    ) -> list[Title | TinykitError | None]:
+        found: list[Title | TinykitError | None] = [None] * len(messages)
+        asked: dict[int, str] = {}
+        for index, message in enumerate(messages):
+            try:
+                text = message_text(message, recipe)
+                found[index] = without_model(text, recipe)
+            except TinykitError as error:
+                found[index] = error
+            if found[index] is None:
+                asked[index] = text
+        params = {"recipe": recipe.to_dict(), "batch_size": size, "exact": exact}
+        remote = lambda: self._remote(self.spec)  # noqa: E731
+        self._ask_for_all(remote, "titles", "messages", asked, params, found, _title_in, "titles")
+        return found
+
+    def _ask_for_all(
+        self,
+        remote: Callable[[], RemoteModel],
+        op: str,
+        many: str,
+        asked: Mapping[int, Any],
+        params: dict[str, Any],
+        found: list[Any],
+        read: Callable[[dict[str, Any]], Any],
+        unit: str,
+    ) -> None:
+        """Fill in what a worker finds for each of many texts, in groups that fit into a request."""
+        try:
+            with self._progress.stage(unit, total=len(found), unit=unit) as stage:
+                stage.advance(len(found) - len(asked))
+                for group in _groups(asked):
+                    self._ask(remote(), op, many, group, params, found, read, lambda: stage.advance(1))
+        except KeyboardInterrupt as error:
+            error.partial = found  # type: ignore[attr-defined]
+            raise
+
+    def _ask(
+        self,
+        model: RemoteModel,
+        op: str,
+        many: str,
+        asked: Mapping[int, Any],
+        params: dict[str, Any],
+        found: list[Any],
+        read: Callable[[dict[str, Any]], Any],
+        advance: Callable[[], None],
+    ) -> None:
+        indexes = list(asked)
+
+        def take(message: Message) -> None:
+            if message["event"] != "part":
+                model.on_event(message)
+                return
+            error = message.get("error")
+            found[indexes[message["part"]]] = error_of(error) if error else read(message)
+            advance()
+
+        model.result(op, {**params, many: list(asked.values())}, take)
+
+    def _scores(self, options: Options) -> Scores:
+        params = {
+            "question": question_values(options.question),
+            "state": options.state,
+            "system": options.system,
+            "prompts": list(options.prompts),
+            "texts": list(options.texts),
+            "normalize": options.how.normalize,
+            "calibrate": options.how.calibrate,
+        }
+        found = self._chat_remote().result("scores", params)
+        return list(found["scores"]), tuple(tuple(one) for one in found["logprobs"])
+
+    def _judged(self, state: object, questions: Mapping[str, Question]) -> dict[str, Answer]:
+        params = {
+            "state": state_text(state),
+            "questions": [question_values(one) for one in questions.values()],
+        }
+        logits = self._chat_remote().result("judge", params)["logits"]
+        return {
+            name: question.answer(scores)
+            for (name, question), scores in zip(questions.items(), logits, strict=True)
+        }
+
+    def _release(self) -> None:
+        for model in self._models():
+            with contextlib.suppress(WorkerError):
+                model.close() if self._is_closed else model.detach()
+
+    def __repr__(self) -> str:
+        model = self._models()[0] if self._models() else None
+        if self._is_closed or model is None or model.info is None:
+            state = "closed" if self._is_closed else "not loaded"
+            return f"<TinySession {self.spec.key}, shared, {state}>"
+        info = model.info
+        return f"<TinySession {self.spec.key} {info.dtype} on {info.device} ({info.backend}), shared>"
+
+
+def _title_in(values: dict[str, Any]) -> Title:
+    return title_of(values["title"])
+
+
+def _groups(asked: Mapping[int, Any]) -> Iterator[dict[int, Any]]:
+    """The texts in groups of some megabytes."""
+    group: dict[int, Any] = {}
+    size = 0
+    for index, value in asked.items():
+        own = len(repr(value))
+        if group and size + own > _GROUP_BYTES:
+            yield group
+            group, size = {}, 0
+        group[index] = value
+        size += own
+    if group:
+        yield group
