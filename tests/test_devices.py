@@ -67,6 +67,10 @@ def test_unknown_backend_is_named():
         OptionError, match="Unknown backend 'torch'; known are auto, onnx, mlx, transformers, mine"
     ):
         plan("cpu", "torch", others=("mine",))
+    for typo, hint in (("onx", "Did you mean 'onnx'?"), ("tflite", "Leave it out")):
+        with pytest.raises(OptionError) as caught:
+            plan("cpu", typo)
+        assert caught.value.hint.startswith(hint)
 
 
 CUDA, WEBGPU, DML = "CUDAExecutionProvider", "onnxruntime_ep_webgpu", "DmlExecutionProvider"

@@ -1,5 +1,7 @@
+import ast
 import inspect
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +81,19 @@ def test_unknown_fact_is_an_attribute_error():
 def test_fallback_warning_carries_its_facts():
     warning = errors.DeviceFallbackWarning("said", asked="cuda", used="cpu", failures=["why"])
     assert (str(warning), warning.asked, warning.used, warning.failures) == ("said", "cuda", "cpu", ("why",))
+
+
+# what calls of a session raise; the lab, training and settings of other programs are not looked at
+SPOKEN = ["generation/*.py", "backends/*.py", "answers.py", "call_options.py", "choosing.py", "devices.py",
+          "loading.py", "many.py", "recipes.py", "session.py", "titling.py", "tokenizer.py"]  # fmt: skip
+
+
+def test_error_of_an_argument_says_what_to_do():
+    root = Path(errors.__file__).parent
+    missing = []
+    for path in sorted(path for pattern in SPOKEN for path in root.glob(pattern)):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_error = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "OptionError"
+            if is_error and "hint" not in [keyword.arg for keyword in node.keywords]:
+                missing.append(f"{path.relative_to(root)}:{node.lineno}")
+    assert missing == []

@@ -161,6 +161,21 @@ def test_options_that_do_not_exist_are_named(gguf, options, match):
         loading.load(gguf, progress=Progress(False), **options)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "hint"),
+    [
+        ("float32", "Did you mean 'fp32'?"),
+        ("int4", "Did you mean 'q4'?"),
+        ("fp23", "Did you mean 'fp32'?"),
+        ("float16", "Leave it out for the model's own."),
+    ],
+)
+def test_hint_names_a_precision_that_may_have_been_meant(gguf, dtype, hint):
+    with pytest.raises(OptionError) as caught:
+        loading.load(gguf, progress=Progress(False), dtype=dtype)
+    assert caught.value.hint == hint
+
+
 def registered(member, dtype=None):
     source = WheelSource("some-package", "1", "0" * 64, 1, member, "0" * 64, 1)
     return ModelSpec(key="registered", label="x", family="llama", dtype=dtype, sources=(source,))

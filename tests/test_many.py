@@ -10,6 +10,7 @@ from tinykit import TinySession
 from tinykit.errors import OptionError, PromptTooLongError
 from tinykit.progress import Progress
 from tinykit.reasons import Reason
+from tinykit.titling import Title
 
 MESSAGES = [
     "fix the flaky login test on slow CI runners",
@@ -113,6 +114,52 @@ def test_interrupted_batch_gives_what_is_done(session, monkeypatch):
     with pytest.raises(KeyboardInterrupt) as caught:
         session.complete_many(["a b", "c d", "e f", "g h"], max_tokens=3, batch_size=1)
     assert caught.value.partial == [*done, None, None]
+
+
+@pytest.fixture
+def press(session, monkeypatch):
+    """Presses Ctrl-C at the given forward of a prompt from now on; rows of a batch do not count."""
+    backend, left = session.load().engine.backend, [0]
+    forward = backend.forward
+
+    def pressed(token_ids, state, *, rows=1):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return forward(token_ids, state, rows=rows)
+
+    monkeypatch.setattr(backend, "forward", pressed)
+    return lambda at: left.__setitem__(0, at)
+
+
+@pytest.mark.parametrize("call", ["title", "title_result"])
+def test_interrupted_title_gives_what_there_is(session, press, call):
+    whole = session.title_result(MESSAGES[0])
+    press(4)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        getattr(session, call)(MESSAGES[0])
+    partial = caught.value.partial
+    assert isinstance(partial, Title) and partial.text is None
+    assert partial.why[-1].reason is Reason.CANCELLED
+    assert (partial.completion.finish_reason, partial.completion.cancelled_by) == ("cancelled", "interrupt")
+    assert len(partial.completion.token_ids) == 3
+    assert session.title_result(MESSAGES[0]).raw == whole.raw
+
+
+@pytest.mark.parametrize("call", ["titles", "title_results"])
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_interrupted_titles_give_what_there_is(session, press, call, batch_size):
+    messages = [7, "hi", MESSAGES[0], MESSAGES[2], MESSAGES[0], MESSAGES[2]]
+    press(2)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        getattr(session, call)(messages, batch_size=batch_size)
+    failed, greeting, first, *others = caught.value.partial
+    assert isinstance(failed.error, OptionError) and failed.why[-1].reason is Reason.FAILED
+    assert greeting.why[-1].reason is Reason.NO_TASK
+    assert first.completion.cancelled_by == "interrupt"
+    if batch_size == 2:  # the second came as far as its prompt
+        assert others.pop(0).completion.cancelled_by == "interrupt"
+    assert others == [None] * len(others)
 
 
 def test_progress_counts_what_is_done(session, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack, overload
 
 from tinykit.call_options import CallOptions, generation_options, names_options, takes_call_options
-from tinykit.errors import OptionError, TinykitError
+from tinykit.errors import OptionError
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task, samples
 from tinykit.generation.engine import Engine
 from tinykit.generation.judging import Judge
@@ -19,7 +19,7 @@ from tinykit.generation.result import Chunk, Completion
 from tinykit.generation.saving import restore_state, save_state
 from tinykit.generation.slots import checked_slot
 from tinykit.generation.stream import Stream
-from tinykit.many import as_list, checked_count, completion_or_failure, prompt_messages, run_in_order
+from tinykit.many import as_list, checked_count, failed_completion, prompt_messages, run_in_order
 from tinykit.progress import Progress
 from tinykit.tokenizer import Message
 
@@ -195,8 +195,7 @@ class Answers:
         """
         started = time.perf_counter()
         checked, size = generation_options(options), checked_count(batch_size, "batch_size")
-        found = self._answer_all(as_list(prompts, "prompts"), system, checked, size, started)
-        return [completion_or_failure(one) for one in found]
+        return self._answer_all(as_list(prompts, "prompts"), system, checked, size, started)
 
     def cancel(self) -> int:
         """End whatever this session is doing, from another thread; returns how many generations that was.
@@ -277,10 +276,12 @@ class Answers:
         options: GenerationOptions,
         size: int,
         started: float,
-    ) -> list[Completion | TinykitError | None]:
+    ) -> list[Completion]:
         tasks = [self._completion_task(one, system, options, started) for one in prompts]
         engine = self._chat_engine() if tasks else None
-        return run_in_order(engine, tasks, batch_size=size, progress=self._progress, unit="completions")
+        return run_in_order(
+            engine, tasks, failed_completion, batch_size=size, progress=self._progress, unit="completions"
+        )
 
     def _completion_task(
         self,
@@ -302,7 +303,12 @@ def _checked_listeners(n: int | None, **listeners: Callable[..., object] | None)
     """`n` as a number, once it is sure that all who want to listen can be told."""
     for name, listener in listeners.items():
         if listener is not None and not callable(listener):
-            raise OptionError(f"{name} must be a function, not {listener!r}.", name=name, value=listener)
+            raise OptionError(
+                f"{name} must be a function, not {listener!r}.",
+                hint="Give a function of one argument, such as print.",
+                name=name,
+                value=listener,
+            )
         if listener is not None and n is not None:
             raise OptionError(
                 f"{name} hears of one answer, and n asks for several.",

@@ -115,6 +115,7 @@ def _constraint(given: Mapping[str, Any]) -> Constraint | None:
     if len(asked) > 1:
         raise OptionError(
             f"An answer can have one constraint, not {' and '.join(asked)}.",
+            hint="Keep one of them; a Lark grammar can say all that the others can.",
             name=asked[1],
             value=given[asked[1]],
         )

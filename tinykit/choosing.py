@@ -181,6 +181,7 @@ class Choosing:
         if not isinstance(questions, Mapping) or not questions:
             raise OptionError(
                 f"questions must be a mapping with at least one question, not {questions!r:.80}.",
+                hint='For example: {"urgent": YesNoQuestion("Is this urgent?")}',
                 name="questions",
                 value=questions,
             )
@@ -189,6 +190,7 @@ class Choosing:
                 raise OptionError(
                     f"The question {name!r} must be a ChoiceQuestion, YesNoQuestion or ScoreQuestion, "
                     f"not {question!r:.80}.",
+                    hint='For example: YesNoQuestion("Is this urgent?")',
                     name="questions",
                     value=question,
                 )
@@ -204,7 +206,10 @@ class Choosing:
 def _check_text(value: object, name: str) -> None:
     if not isinstance(value, str) or not value.strip():
         raise OptionError(
-            f"{name} must be text that is not empty, not {value!r:.80}.", name=name, value=value
+            f"{name} must be text that is not empty, not {value!r:.80}.",
+            hint="Put the text that matters here, or leave the argument out.",
+            name=name,
+            value=value,
         )
 
 

@@ -227,8 +227,14 @@ def backend_name(name: str | None, others: Collection[str] = ()) -> str | None:
         return None
     known = (*BACKENDS, *others)
     if asked not in known:
+        near = difflib.get_close_matches(asked, known, n=1)
         raise OptionError(
-            f"Unknown backend {name!r}; known are auto, {', '.join(known)}.", name="backend", value=name
+            f"Unknown backend {name!r}; known are auto, {', '.join(known)}.",
+            hint=f"Did you mean {near[0]!r}?"
+            if near
+            else "Leave it out for the backend that fits the model.",
+            name="backend",
+            value=name,
         )
     return asked
 

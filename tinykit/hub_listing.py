@@ -147,12 +147,18 @@ def translated(source: HubSource) -> Iterator[None]:
     except errors.OfflineModeIsEnabled as exc:
         raise offline_error(source) from exc
     except errors.HFValidationError as exc:
-        raise OptionError(f"{source.repo!r} cannot be a repo: {exc}", name="repo", value=source.repo) from exc
+        raise OptionError(
+            f"{source.repo!r} cannot be a repo: {exc}",
+            hint="A repo is written owner/name.",
+            name="repo",
+            value=source.repo,
+        ) from exc
     except errors.HfHubHTTPError as exc:
         raise _refused(source, exc) from None  # its text may hold more of the request than is good to show
     except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as exc:
         raise OptionError(
             f"HF_ENDPOINT is {shown_endpoint()!r}, which is no address: {redact(str(exc))}",
+            hint="Unset it, or set it to an address such as https://huggingface.co",
             name="HF_ENDPOINT", value=shown_endpoint(),
         ) from exc  # fmt: skip
     except httpx2.TransportError as exc:

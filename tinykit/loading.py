@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -62,6 +63,11 @@ class _Ready(NamedTuple):
     skipped: tuple[Skipped, ...] = ()
 
 
+# as other libraries call them
+_OTHER_NAMES = {
+    "float32": "fp32", "f32": "fp32", "float": "fp32", "float16": "fp16", "f16": "fp16", "half": "fp16",
+    "int8": "q8", "8bit": "q8", "q8_0": "q8", "int4": "q4", "4bit": "q4", "q4_0": "q4", "q4_1": "q4",
+}  # fmt: skip
 FAILURES = FailureMemory()  # of this process
 
 
@@ -80,7 +86,10 @@ def checked_dtype(name: str | None, spec: ModelSpec) -> str:
     known = IMPORT_DTYPES if is_import else DTYPES
     if dtype not in known and (is_import or not is_number_format(dtype)):
         raise OptionError(
-            f"Unknown dtype {asked!r}; known are {', '.join(known)}.", name="dtype", value=asked
+            f"Unknown dtype {asked!r}; known are {', '.join(known)}.",
+            hint=_near_dtype(dtype, known),
+            name="dtype",
+            value=asked,
         )
     if dtype == "auto":
         # what is recommended for a repo's graphs says nothing about its float weights
@@ -89,6 +98,15 @@ def checked_dtype(name: str | None, spec: ModelSpec) -> str:
     if dtype == "q4":
         _check_q4(spec)
     return dtype
+
+
+def _near_dtype(name: str, known: Sequence[str]) -> str:
+    others = [
+        dtype
+        for dtype in (_OTHER_NAMES.get(name), *difflib.get_close_matches(name, known, 1))
+        if dtype in known
+    ]
+    return f"Did you mean {others[0]!r}?" if others else "Leave it out for the model's own."
 
 
 def _check_q4(spec: ModelSpec) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -22,28 +22,41 @@ _MAX_BATCH_SIZE = 1024
 
 
 def run_in_order(
-    engine: Engine | None, tasks: Sequence[Task[T]], *, batch_size: int, progress: Progress, unit: str
-) -> list[T | TinykitError | None]:
-    """The tasks' results in the order of the tasks; None for those that a cancel left undone.
+    engine: Engine | None,
+    tasks: Sequence[Task[T]],
+    failed: Callable[[TinykitError | None], T],
+    *,
+    batch_size: int,
+    progress: Progress,
+    unit: str,
+) -> list[T]:
+    """The tasks' results in the order of the tasks; `failed` makes one of what went wrong, None for a cancel.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; its `partial` is the list so far, with what was under way as far as it got.
+        KeyboardInterrupt: Ctrl-C; its `partial` is the list so far, with what was under way as far as it got,
+            and None for what waits.
     """
-    found: list[T | TinykitError | None] = [None] * len(tasks)
+    found: list[T | None] = [None] * len(tasks)
+    is_there = [False] * len(tasks)
+
+    def take(index: int, result: T | TinykitError) -> None:
+        found[index] = failed(result) if isinstance(result, TinykitError) else result
+        is_there[index] = True
+
     results = (
         run_tasks(engine, tasks, batch_size=batch_size) if engine is not None else enumerate(map(_now, tasks))
     )
     try:
         with progress.stage(unit, total=len(tasks), unit=unit) as stage:
             for index, result in results:
-                found[index] = result
+                take(index, result)
                 stage.advance(1)
     except KeyboardInterrupt as error:
         for index, result in _under_way(results, error):
-            found[index] = result
+            take(index, result)
         error.partial = found  # type: ignore[attr-defined]
         raise
-    return found
+    return [cast(T, one) if there else failed(None) for one, there in zip(found, is_there, strict=True)]
 
 
 def _under_way(results: Iterator[tuple[int, Any]], error: KeyboardInterrupt) -> list[tuple[int, Any]]:
@@ -107,7 +120,10 @@ def checked_count(value: object, name: str) -> int:
     if is_number and 1 <= int(cast(Any, value)) <= _MAX_BATCH_SIZE:
         return int(cast(Any, value))
     raise OptionError(
-        f"{name} must be a whole number from 1 to {_MAX_BATCH_SIZE:,}, not {value!r}.", name=name, value=value
+        f"{name} must be a whole number from 1 to {_MAX_BATCH_SIZE:,}, not {value!r}.",
+        hint="Leave it out for the default.",
+        name=name,
+        value=value,
     )
 
 
@@ -120,28 +136,32 @@ def prompt_messages(
         OptionError: an empty prompt, no messages, or a `system` that is no text.
     """
     if not isinstance(system, str | None):
-        raise OptionError(f"system must be text, not {system!r}.", name="system", value=system)
+        raise OptionError(
+            f"system must be text, not {system!r}.",
+            hint="Leave it out for no instruction.",
+            name="system",
+            value=system,
+        )
     first = [Message("system", system.strip())] if system and system.strip() else []
     if isinstance(prompt, str) and prompt.strip():
         return [*first, Message("user", prompt)]
     if isinstance(prompt, list | tuple):
         return [*first, *as_messages(prompt)]
     raise OptionError(
-        f"The prompt must be text that is not empty, not {prompt!r}.", name="prompt", value=prompt
+        f"The prompt must be text that is not empty, not {prompt!r}.",
+        hint='Give a text, or messages such as {"role": "user", "content": "Hello"}.',
+        name="prompt",
+        value=prompt,
     )
 
 
-def title_or_failure(result: Title | TinykitError | None, recipe: Recipe) -> Title:
-    """A title that says what went wrong, where there is none; None stands for a cancel."""
-    if isinstance(result, Title):
-        return result
-    reason = Reason.CANCELLED if result is None else Reason.FAILED
-    step = Step(reason, None if result is None else str(result))
-    return Title(None, "", (step,), recipe.name, error=result)
+def failed_title(error: TinykitError | None, recipe: Recipe) -> Title:
+    """A title that says what went wrong; None stands for a cancel."""
+    reason = Reason.CANCELLED if error is None else Reason.FAILED
+    step = Step(reason, None if error is None else str(error))
+    return Title(None, "", (step,), recipe.name, error=error)
 
 
-def completion_or_failure(result: Completion | TinykitError | None) -> Completion:
-    """An empty completion that says what went wrong, where there is none; None stands for a cancel."""
-    if isinstance(result, Completion):
-        return result
-    return Completion.nothing(cancelled_by=None if result else "cancel", error=result)
+def failed_completion(error: TinykitError | None) -> Completion:
+    """An empty completion that says what went wrong; None stands for a cancel."""
+    return Completion.nothing(cancelled_by=None if error else "cancel", error=error)

@@ -28,13 +28,21 @@ Languages = Literal["any", "english"]
 
 def _check_type(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
-        raise OptionError(f"{name} must be {kind.__name__}, got {value!r}.", name=name, value=value)
+        raise OptionError(
+            f"{name} must be {kind.__name__}, got {value!r}.",
+            hint="Leave it out for the default.",
+            name=name,
+            value=value,
+        )
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise OptionError(
-            f"{name} must be one of {', '.join(choices)}, got {value!r}.", name=name, value=value
+            f"{name} must be one of {', '.join(choices)}, got {value!r}.",
+            hint="Leave it out for the default.",
+            name=name,
+            value=value,
         )
 
 
@@ -44,7 +52,10 @@ def _check_number(name: str, value: object, low: float, high: float) -> None:
     if not is_number or not whole or not low <= cast("float", value) <= high:
         kind = "a number" if name == "head_share" else "a whole number"
         raise OptionError(
-            f"{name} must be {kind} from {low} to {high}, got {value!r}.", name=name, value=value
+            f"{name} must be {kind} from {low} to {high}, got {value!r}.",
+            hint="Leave it out for the default.",
+            name=name,
+            value=value,
         )
 
 
@@ -129,12 +140,14 @@ class Recipe:
         if "{message}" not in self.template:
             raise OptionError(
                 f"A recipe's template must hold {{message}}, got {self.template!r}.",
+                hint="Put {message} where the message belongs.",
                 name="template",
                 value=self.template,
             )
         if not isinstance(self.stop, tuple) or not all(isinstance(text, str) and text for text in self.stop):
             raise OptionError(
                 f"A recipe's stop must be texts that are not empty, got {self.stop!r}.",
+                hint='For example: stop=("</title>",)',
                 name="stop",
                 value=self.stop,
             )
@@ -171,7 +184,7 @@ class Recipe:
             _check_fields(Preparation, fields["preparation"])
             fields["preparation"] = Preparation(**fields["preparation"])
         if "name" not in fields:
-            raise OptionError("A recipe needs a name; add a field 'name'.", name="name", value=None)
+            raise OptionError("A recipe needs a name.", hint="Add a field 'name'.", name="name", value=None)
         return cls(**fields)
 
     def save(self, path: str | Path) -> None:
@@ -244,7 +257,10 @@ def get_recipe(recipe: str | Path | Recipe) -> Recipe:
         return recipe
     if not isinstance(recipe, str | os.PathLike):
         raise OptionError(
-            f"A recipe is a name, a file or a Recipe, not {recipe!r}.", name="recipe", value=recipe
+            f"A recipe is a name, a file or a Recipe, not {recipe!r}.",
+            hint=f"Known are {', '.join(RECIPES)}.",
+            name="recipe",
+            value=recipe,
         )
     if isinstance(recipe, str) and recipe in RECIPES:
         return RECIPES[recipe]
@@ -275,14 +291,22 @@ def _read(path: Path) -> Any:
 
 
 def _unreadable(path: str | Path, reason: object) -> OptionError:
-    return OptionError(f"{path} is not a readable recipe: {reason}.", name="recipe", value=str(path))
+    return OptionError(
+        f"{path} is not a readable recipe: {reason}.",
+        hint="Recipe.save writes one that is.",
+        name="recipe",
+        value=str(path),
+    )
 
 
 def _is_toml(path: Path) -> bool:
     ending = path.suffix.lower()
     if ending not in _ENDINGS:
         raise OptionError(
-            f"A recipe file must end in .json or .toml, got {path.name!r}.", name="path", value=str(path)
+            f"A recipe file must end in .json or .toml, got {path.name!r}.",
+            hint="Rename it: the ending says how to read it.",
+            name="path",
+            value=str(path),
         )
     return ending == ".toml"
 

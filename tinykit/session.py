@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -18,7 +19,7 @@ from tinykit.call_options import names_options
 from tinykit.checkpoints import checked_plan
 from tinykit.choosing import Choosing
 from tinykit.devices import any_machine, this_machine
-from tinykit.errors import ClosedError, OptionError, TinykitError
+from tinykit.errors import ClosedError, OptionError
 from tinykit.failures import FailedRun
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task
 from tinykit.generation.engine import Engine
@@ -26,7 +27,7 @@ from tinykit.generation.judging import Judge
 from tinykit.language import is_english
 from tinykit.loaded_model import Loaded, not_for_text
 from tinykit.loading import DEFAULT_MODEL, FAILURES, checked_dtype, load
-from tinykit.many import as_list, checked_count, run_in_order, title_or_failure
+from tinykit.many import as_list, checked_count, failed_title, run_in_order
 from tinykit.progress import Progress, ProgressEvent
 from tinykit.reasons import Reason, Step
 from tinykit.recipes import DEFAULT_RECIPE, Recipe, get_recipe
@@ -204,6 +205,7 @@ class TinySession(Answers, Choosing):
 
         Raises:
             OptionError: `message` is neither text nor messages.
+            KeyboardInterrupt: Ctrl-C; its `partial` is the `Title` so far, also from `title`.
         """
         chosen = self.recipe if recipe is None else get_recipe(recipe)
         text = message_text(message, chosen)
@@ -268,20 +270,18 @@ class TinySession(Answers, Choosing):
             exact: Each as if it were alone, to the last bit, where `batch_size` could make a difference.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C; its `partial` lists the titles so far, those under way as far as they
-                got, and None for those that wait.
+            KeyboardInterrupt: Ctrl-C; its `partial` lists each `Title` so far (also from `titles`), those
+                under way as far as they got, and None for those that wait.
         """
         chosen = self.recipe if recipe is None else get_recipe(recipe)
         size = checked_count(batch_size, "batch_size")
-        found = self._titles(as_list(messages, "messages"), chosen, size, exact)
-        return [title_or_failure(one, chosen) for one in found]
+        return self._titles(as_list(messages, "messages"), chosen, size, exact)
 
-    def _titles(
-        self, messages: Sequence[Any], recipe: Recipe, size: int, exact: bool
-    ) -> list[Title | TinykitError | None]:
+    def _titles(self, messages: Sequence[Any], recipe: Recipe, size: int, exact: bool) -> list[Title]:
         tasks = [self._title_task(message, recipe, exact) for message in messages]
         engine = self.load().engine if recipe.method == "model" and tasks else None
-        return run_in_order(engine, tasks, batch_size=size, progress=self._progress, unit="titles")
+        failed = partial(failed_title, recipe=recipe)
+        return run_in_order(engine, tasks, failed, batch_size=size, progress=self._progress, unit="titles")
 
     def unload(self) -> None:
         """Release the memory of what is loaded; the next call that needs a model loads it again.
@@ -372,6 +372,7 @@ def _chat_text(messages: Sequence[Message | Mapping[str, str]], recipe: Recipe) 
     if not isinstance(messages, (list, tuple)):
         raise OptionError(
             f"The message must be text or a list of messages, not {type(messages).__name__}.",
+            hint='Give a text, or messages such as {"role": "user", "content": "Hello"}.',
             name="message",
             value=messages,
         )

@@ -208,7 +208,12 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _unreadable(path: Path, reason: object) -> OptionError:
-    return OptionError(f"The config file {path} cannot be read: {reason}", name="config", value=path)
+    return OptionError(
+        f"The config file {path} cannot be read: {reason}",
+        hint="Mend the file, or delete it to get the defaults.",
+        name="config",
+        value=path,
+    )
 
 
 def _is_unset(setting: Setting, value: object) -> bool:

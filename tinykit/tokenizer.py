@@ -62,6 +62,7 @@ def _as_message(message: Message | Mapping[str, str]) -> Message:
     if role not in _ROLES or not isinstance(content, str) or fields != {"role", "content"}:
         raise OptionError(
             f"A message needs a role ({', '.join(_ROLES)}) and text content, not {_shortened(message)}.",
+            hint='For example: {"role": "user", "content": "Hello"}',
             name="messages",
             value=message,
         )
@@ -276,6 +277,7 @@ class Tokenizer:
         except Exception as error:  # a template is a program, and can fail like one
             raise OptionError(
                 f"The model's chat template cannot render these messages: {error}",
+                hint="Let user and assistant take turns, with one system message at most and first.",
                 name="messages",
                 value=messages,
             ) from error

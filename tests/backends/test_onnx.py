@@ -1,3 +1,4 @@
+import _thread
 import threading
 
 import numpy as np
@@ -10,6 +11,7 @@ from tinykit.convert.gguf import GgufFile
 from tinykit.convert.importer import import_model
 from tinykit.errors import BackendError, ClosedError, ForwardInterrupted, ModelFileError
 
+PATIENCE_S = 60
 IDS = [1, 40, 41, 42, 200, 258, 259, 260]
 
 
@@ -275,3 +277,56 @@ def test_prompt_pieces_follow_from_the_size_of_the_weights(graph, tmp_path):
         options = {"context_length": tiny.CONTEXT, "threads": 1}
         sizes[dtype, megabytes] = OnnxBackend(path, dtype=dtype, **options).info.chunk_tokens
     assert list(sizes.values()) == [128, 128, 128, 32, 16, 16]
+
+
+class Pressed:
+    """A session that presses Ctrl-C when it begins to compute, and goes on once it was told to stop."""
+
+    def __init__(self, session, told):
+        self._session, self._told = session, told
+
+    def __getattr__(self, name):
+        original = getattr(self._session, name)
+        if not name.startswith("run"):
+            return original
+
+        def run(*arguments):
+            _thread.interrupt_main()
+            assert self._told.wait(PATIENCE_S)
+            return original(*arguments)
+
+        return run
+
+
+def test_interrupt_ends_a_long_forward_and_leaves_the_state_as_it_was(backend, monkeypatch):
+    graph, told = backend._graph, threading.Event()
+    state = backend.new_state()
+    backend.forward(IDS[:2], state)
+    session, interrupt = graph._session, graph.interrupt
+    monkeypatch.setattr(graph, "interrupt", lambda: (interrupt(), told.set()))
+    monkeypatch.setattr(graph, "_session", Pressed(session, told))
+    graph.long_tokens = 3
+    with pytest.raises(KeyboardInterrupt):
+        backend.forward(IDS[2:], state)
+    assert told.is_set() and state.length == 2
+    monkeypatch.setattr(graph, "_session", session)
+    np.testing.assert_array_equal(backend.forward(IDS[2:], state), resumed(backend, 2))
+
+
+def resumed(backend, at):
+    state = backend.new_state()
+    backend.forward(IDS[:at], state)
+    return backend.forward(IDS[at:], state).copy()
+
+
+def test_long_forwards_give_the_logits_of_others(backend):
+    direct = resumed(backend, 3)
+    backend._graph.long_tokens = 1
+    np.testing.assert_array_equal(resumed(backend, 3), direct)
+
+
+@pytest.mark.parametrize(("weights_bytes", "tokens"), [(140_000_000, 14), (2_500_000_000, 1)])
+def test_forwards_are_long_by_their_weights(graph, monkeypatch, weights_bytes, tokens):
+    monkeypatch.setattr("tinykit.backends.onnx._weights_bytes", lambda path, data: weights_bytes)
+    made = OnnxBackend(graph, dtype="fp32", context_length=tiny.CONTEXT, threads=1)
+    assert made._graph.long_tokens == tokens

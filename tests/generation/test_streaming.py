@@ -366,7 +366,7 @@ def test_slot_that_is_freed_while_another_waits_is_made_anew():
         def __setitem__(self, run, told):
             super().__setitem__(run, told)
             engine.slots._slots.pop("chat", None)
-            told.set()
+            told.ring()
 
     first.line = FreedOnce()
     assert engine.generate(Request((A, B), slot="chat")).text == "hello"

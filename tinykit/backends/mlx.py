@@ -63,6 +63,7 @@ class MlxBackend:
         if dtype not in DTYPES:
             raise OptionError(
                 f"The MLX backend cannot convert to {dtype!r}; it knows {', '.join(DTYPES)}.",
+                hint="Leave dtype out for the precision that the model recommends.",
                 name="dtype",
                 value=dtype,
             )

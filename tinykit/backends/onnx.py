@@ -26,6 +26,8 @@ _MOST_KEPT_LOGITS = 32  # rows
 _EXACT_TOKENS = 2
 # Prompt tokens in one forward: 128 take some 60 ms on two cores with the 135M weights of the default model.
 _CHUNK_TOKENS, _CHUNK_STEP, _CHUNK_WEIGHTS = 128, 16, 180e6
+# Tokens times bytes of weights from which on a forward may take long: more than a decode step of such models.
+_LONG_WORK = 2_000_000_000
 
 
 class OnnxBackend:
@@ -85,6 +87,7 @@ class OnnxBackend:
                 vocab_size = self._forward_plain([0], OnnxState(self._ports, shared=False), 1).shape[1]
         self._logits = np.zeros((1, 1, vocab_size), numpy_dtype(logits))
         weights_bytes = _weights_bytes(path, data or {})
+        graph.long_tokens = max(1, _LONG_WORK // max(1, weights_bytes))
         self.info = BackendInfo(
             backend="onnx",
             device=device.name,
@@ -128,7 +131,7 @@ class OnnxBackend:
         if not 1 <= rows <= len(token_ids):
             raise ValueError(f"forward() cannot give logits after {rows} of {len(token_ids)} tokens")
         assert isinstance(state, OnnxState)
-        with self._graph.running():
+        with self._graph.running(len(token_ids)):
             run = self._forward_singly if self._is_last_only and rows > 1 else self._forward
             return run(token_ids, state, rows).astype(np.float32, copy=False)
 

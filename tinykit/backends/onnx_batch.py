@@ -80,7 +80,7 @@ class SharedBatch:
         ids[places], lengths[places] = token_ids, [row.length for row in rows]
         mask = np.arange(1 + lengths.max()) <= lengths[:, None]
         feeds = self._inputs.step(ids.tolist(), lengths, mask)
-        with self._graph.running():
+        with self._graph.running(len(token_ids)):
             binding = self._bound(reading, writing, len(rows))
             for name, array in feeds.items():
                 binding.read(name, array)
@@ -208,7 +208,7 @@ class PlainBatch:
         columns = np.pad(columns, ((0, 0), (0, 1)), constant_values=True)
         feeds = self._inputs.step(token_ids, lengths, columns)
         feeds |= {port.past: array for port, array in zip(self._ports, arrays, strict=True)}
-        with self._graph.running():
+        with self._graph.running(len(token_ids)):
             logits, *arrays = self._graph.run(self._names, feeds)
         self._added, self._held = (), (arrays, columns, tuple(range(len(token_ids))))
         return logits[:, -1].astype(np.float32, copy=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tinykit.backends.apart import call_apart
 from tinykit.backends.base import Array
 from tinykit.backends.onnx_providers import heavy_share, open_on
 from tinykit.backends.signature import Port
@@ -107,7 +109,12 @@ class Graph:
 
     Everything it runs, it runs inside `running`, which turns its errors into ours and lets another thread
     stop it.
+
+    Attributes:
+        long_tokens: From so many on a run takes so long that Ctrl-C has to be heard meanwhile.
     """
+
+    long_tokens: float = math.inf
 
     def __init__(self, path: Path, threads: int, data: Mapping[str, Path], device: Device = CPU) -> None:
         import onnxruntime
@@ -123,6 +130,7 @@ class Graph:
         self._session: Any = session
         self._new_options: Callable[[], Any] = onnxruntime.RunOptions
         self._options: Any = None  # of the forward that is running
+        self._is_long = False
 
     def close(self) -> None:
         """Release the session; closing twice is harmless."""
@@ -136,18 +144,20 @@ class Graph:
             options.terminate = True
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """All runs of one forward.
+    def running(self, tokens: int = 1) -> Iterator[None]:
+        """All runs of one forward of so many tokens.
 
         Raises:
             ClosedError: the session was closed.
             ForwardInterrupted: another thread called `interrupt`.
             BackendError: ONNX Runtime failed.
+            KeyboardInterrupt: Ctrl-C, after which nothing runs any more.
         """
         if self._session is None:
             raise ClosedError("This model was closed.", hint="Make a new TinySession.")
         # new each time, so that an interrupt that comes too late reaches options that nobody uses any more
         options = self._options = self._new_options()
+        self._is_long = tokens >= self.long_tokens
         try:
             yield
         except TinykitError:
@@ -166,7 +176,8 @@ class Graph:
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """The outputs `names`."""
-        arrays: list[Array] = self._session.run(names, feeds, self._options)
+        session, options = self._session, self._options
+        arrays: list[Array] = self._done(lambda: session.run(names, feeds, options))
         return arrays
 
     def new_binding(self) -> Binding:
@@ -175,7 +186,11 @@ class Graph:
 
     def run_bound(self, binding: Binding) -> None:
         """Read and write what is bound."""
-        self._session.run_with_iobinding(binding.raw, self._options)
+        session, options = self._session, self._options
+        self._done(lambda: session.run_with_iobinding(binding.raw, options))
+
+    def _done(self, act: Callable[[], Any]) -> Any:
+        return call_apart(act, self.interrupt) if self._is_long else act()
 
 
 class Binding:

@@ -122,6 +122,7 @@ class TransformersBackend:
         if dtype not in ("auto", *_FLOATS):
             raise OptionError(
                 f"The transformers backend cannot compute in {dtype!r}; it knows auto, {', '.join(_FLOATS)}.",
+                hint="Leave dtype out, or take the ONNX backend for quantized weights.",
                 name="dtype",
                 value=dtype,
             )
@@ -289,6 +290,7 @@ def _torch_device(device: str) -> str:
     if device not in _TORCH_DEVICES:
         raise OptionError(
             f"The transformers backend does not know the device {device!r}, but {', '.join(_TORCH_DEVICES)}.",
+            hint="Leave device out to run on the CPU.",
             name="device",
             value=device,
         )

@@ -61,6 +61,7 @@ def chat_continuations(
         if shorter == longer:
             raise OptionError(
                 f"{one!r:.80} and {other!r:.80} are the same tokens to this model.",
+                hint="Word them differently.",
                 name="options",
                 value=texts,
             )
@@ -127,6 +128,7 @@ def checked_normalize(value: str) -> Normalize:
             return known  # type: ignore[no-any-return]
     raise OptionError(
         f"normalize must be one of {', '.join(get_args(Normalize))}, not {value!r}.",
+        hint="Leave it out to divide by the number of tokens.",
         name="normalize",
         value=value,
     )

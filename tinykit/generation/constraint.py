@@ -59,7 +59,8 @@ class Constraint:
     def json_schema(cls, schema: Mapping[str, Any] | type[Any] | str) -> Self:
         """JSON that fits `schema`: a JSON schema, its text, or a pydantic class.
 
-        The JSON is written as `json.dumps` writes it, keys in the schema's order.
+        The JSON is written as `json.dumps` writes it, keys in the schema's order. Numbers have at most 15
+        digits before the point and 9 behind it, so that they end; a schema without ``type`` allows any.
 
         Raises:
             OptionError: It is none of these.
@@ -124,10 +125,16 @@ def _incomplete(what: str, text: str) -> OptionError:
 def _checked(name: str, text: object) -> str:
     """The text, if it is one that a grammar can be made of."""
     if not isinstance(text, str):
-        raise OptionError(f"{name} must be text, not {_shown(text)}.", name=name, value=text)
+        raise OptionError(
+            f"{name} must be text, not {_shown(text)}.",
+            hint="Give the pattern or grammar as a str.",
+            name=name,
+            value=text,
+        )
     if len(text) > MAX_TEXT_CHARS:
         raise OptionError(
             f"{name} has {len(text):,} characters, and {MAX_TEXT_CHARS:,} is the limit of a constraint.",
+            hint="Ask for several answers with smaller constraints.",
             name=name,
             value=text,
         )
@@ -136,6 +143,7 @@ def _checked(name: str, text: object) -> str:
     except UnicodeEncodeError as error:
         raise OptionError(
             f"{name} has a half of a surrogate pair at character {error.start + 1}: {_shown(text)}.",
+            hint="Drop it: text.encode(errors='ignore').decode()",
             name=name,
             value=text,
         ) from error
@@ -146,14 +154,24 @@ def _parsed_schema(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"The schema is not valid JSON: {error}.", name="schema", value=text) from error
+        raise OptionError(
+            f"The schema is not valid JSON: {error}.",
+            hint="Give the schema as a dict or a pydantic class, or mend its text.",
+            name="schema",
+            value=text,
+        ) from error
 
 
 def _as_json(name: str, value: object) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise OptionError(f"{name} cannot be written as JSON: {error}.", name=name, value=value) from error
+        raise OptionError(
+            f"{name} cannot be written as JSON: {error}.",
+            hint="Use texts, finite numbers, booleans, None, lists and dicts alone.",
+            name=name,
+            value=value,
+        ) from error
 
 
 def _shown(value: object) -> str:

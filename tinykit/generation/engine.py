@@ -8,11 +8,12 @@ from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
 
 from tinykit.backends.base import Backend, Logits, State
-from tinykit.errors import ClosedError, ForwardInterrupted, OptionError, PromptTooLongError
+from tinykit.errors import ClosedError, ForwardInterrupted
 from tinykit.generation.cache import PrefixCache, reusable, shared_prefix
+from tinykit.generation.deadlines import Deadlines
 from tinykit.generation.grammar import Grammars, Matcher
 from tinykit.generation.lookup import VerifyEvent
-from tinykit.generation.request import Request, Watcher
+from tinykit.generation.request import Request, Watcher, check_prompt
 from tinykit.generation.result import CancelledBy, Chunk, Completion
 from tinykit.generation.run import Cancelled, Run, check_cancelled, is_cancelled
 from tinykit.generation.slots import Slot, Slots
@@ -61,6 +62,7 @@ class Engine:
         self._let_go = release
         self._active: set[Run] = set()
         self._stepping: Run | None = None
+        self._deadlines = Deadlines(self._stop)
         self._is_closed = False
 
     def generate(
@@ -140,8 +142,8 @@ class Engine:
             PromptTooLongError, OptionError: it cannot be run.
         """
         cancels_before = self.cancel_count
-        self.check(request)
         info, options = self.backend.info, request.options
+        check_prompt(request, info.context_length)
         can_draft, notes = True, []
         if options.draft is not None and (reason := self._why_not_draft(request)):
             can_draft, notes = False, [f"Drafting is off: {reason}."]
@@ -170,6 +172,7 @@ class Engine:
             for run in runs:
                 if run.cancels_before != self.cancel_count:
                     run.cancelled_by = run.cancelled_by or "cancel"
+            self._deadlines.watch(runs)
             yield
         except KeyboardInterrupt:
             for run in runs:
@@ -179,20 +182,7 @@ class Engine:
             self._active.difference_update(runs)  # first, as another Ctrl-C may end what follows
             for run in runs:
                 run.cancel("close")
-
-    def check(self, request: Request) -> None:
-        """Raise PromptTooLongError without room for a single new token, OptionError for an empty prompt."""
-        context_length = self.backend.info.context_length
-        if not request.prompt_ids:
-            raise OptionError("The prompt has no tokens.", name="prompt_ids", value=request.prompt_ids)
-        if len(request.prompt_ids) >= context_length:
-            raise PromptTooLongError(
-                f"The prompt has {len(request.prompt_ids):,} tokens; the model's context is "
-                f"{context_length:,}, and at least one must be left for the answer.",
-                hint="Shorten the text.",
-                prompt_tokens=len(request.prompt_ids),
-                context_length=context_length,
-            )
+            self._deadlines.drop(runs)
 
     @contextmanager
     def entered(self, run: Run) -> Iterator[tuple[State, list[int]]]:
@@ -284,10 +274,10 @@ class Engine:
             ClosedError: the engine was closed.
         """
         while True:
-            check_cancelled(run)
-            self.require_open()
-            self._stepping = run
+            self._stepping = run  # first, so that who cancels later than the look below interrupts
             try:
+                check_cancelled(run)
+                self.require_open()
                 logits = self.backend.forward(token_ids, state, rows=rows)
             except ForwardInterrupted:
                 continue  # meant for this run, or for one that has just left the model
@@ -298,8 +288,13 @@ class Engine:
 
     def _cancel(self, run: Run, by: CancelledBy = "cancel") -> None:
         run.cancelled_by = run.cancelled_by or by
-        if self._stepping is run:
+        self._stop(run)
+
+    def _stop(self, run: Run) -> bool:
+        """Interrupt the forward that a run is in; whether it is in one."""
+        if is_stepping := self._stepping is run:
             self.backend.interrupt()
+        return is_stepping
 
     def _take_state(self, run: Run, slot: Slot | None) -> State:
         run.clock.started = time.perf_counter()

@@ -21,8 +21,9 @@ _RULES = {
 }
 # As json.dumps writes it. Free white space is what a small model likes to repeat until its tokens are spent.
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_MAX_INTEGER = 10**15 - 1  # fits a double, and ends; digits are the other thing that is repeated
-_NUMBER_KEYS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum", "const"}
+# Digits are the other thing that is repeated. So many before and behind the point fit a double, and end.
+_MAX_NUMBER, _NUMBER_STEP = 10**15 - 1, 1e-9
+_NARROW = 1e-6  # a range in which the steps may be too few
 _OBJECT_KEYS = {"properties", "required", "minProperties", "maxProperties"}
 _OPEN_KEYS = {"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames"}
 _CHOICE_KEYS = {"anyOf", "oneOf", "$ref", "$dynamicRef", "not", "if", "dependentSchemas"}
@@ -79,8 +80,9 @@ def _literal(text: str) -> str:
 def bounded_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """A schema that allows less, so that a model comes to an end: what fits it fits `schema`.
 
-    Objects have no keys but those of their ``properties``, and whole numbers have at most 15 digits, unless
-    the schema itself says something about it.
+    Objects have no keys but those of their ``properties``, unless the schema itself says something about it.
+    Numbers have at most 15 digits before the point and 9 behind it, and no exponent; what the schema says of
+    their range counts beside that.
     """
     asked = schema.get("x-guidance")
     style = {**_JSON_STYLE, **(asked if isinstance(asked, dict) else {})}
@@ -94,9 +96,31 @@ def _bounded(schema: Any, *, close: bool) -> Any:
     bounded = {key: _each_schema(key, value, close=close) for key, value in schema.items()}
     if close and _is_plain_object(schema):
         bounded["additionalProperties"] = False
-    if schema.get("type") == "integer" and not schema.keys() & (_NUMBER_KEYS | _CHOICE_KEYS | {"allOf"}):
-        bounded |= {"minimum": -_MAX_INTEGER, "maximum": _MAX_INTEGER}
-    return bounded
+    return bounded | _number_bounds(schema)
+
+
+def _number_bounds(schema: dict[str, Any]) -> dict[str, Any]:
+    """What lets the numbers of a schema end, where it does not say so itself."""
+    given = schema.get("type")
+    kinds = given if isinstance(given, list) else [given]
+    if schema.keys() & (_CHOICE_KEYS | {"allOf", "enum", "const"}) or not (
+        "integer" in kinds or "number" in kinds
+    ):
+        return {}
+    lows = [schema[key] for key in ("minimum", "exclusiveMinimum") if key in schema]
+    highs = [schema[key] for key in ("maximum", "exclusiveMaximum") if key in schema]
+    if not all(_is_within(limit) for limit in (*lows, *highs)):  # larger than ours, or no number
+        return {}
+    bounds: dict[str, Any] = {} if lows else {"minimum": -_MAX_NUMBER}
+    bounds |= {} if highs else {"maximum": _MAX_NUMBER}
+    width = min(highs, default=_MAX_NUMBER) - max(lows, default=-_MAX_NUMBER)
+    if "number" in kinds and "multipleOf" not in schema and width >= _NARROW:
+        bounds["multipleOf"] = _NUMBER_STEP
+    return bounds
+
+
+def _is_within(limit: object) -> bool:
+    return isinstance(limit, int | float) and not isinstance(limit, bool) and abs(limit) < _MAX_NUMBER
 
 
 def _each_schema(key: str, value: Any, *, close: bool) -> Any:

@@ -28,6 +28,7 @@ class Lookup:
         if not 1 <= minimum <= maximum:
             raise OptionError(
                 f"A draft's minimum must be from 1 to its maximum of {maximum}, not {minimum}.",
+                hint="For example: draft=(1, 8)",
                 name="draft_min",
                 value=minimum,
             )

@@ -19,12 +19,20 @@ def checked_options(options: Sequence[str], name: str = "options") -> tuple[str,
         OptionError: they are not.
     """
     if isinstance(options, (str, bytes)) or not isinstance(options, (Sequence, Mapping)):
-        raise OptionError(f"{name} must be a list of texts, not {options!r:.80}.", name=name, value=options)
+        raise OptionError(
+            f"{name} must be a list of texts, not {options!r:.80}.",
+            hint='For example: ["bug report", "question"]',
+            name=name,
+            value=options,
+        )
     texts = tuple(options)
     for text in texts:
         if not isinstance(text, str) or not text.strip():
             raise OptionError(
-                f"{name} must be texts that are not empty, not {text!r:.80}.", name=name, value=text
+                f"{name} must be texts that are not empty, not {text!r:.80}.",
+                hint="Leave out what is empty, and convert numbers with str().",
+                name=name,
+                value=text,
             )
     if not MIN_OPTIONS <= len(texts) <= MAX_OPTIONS:
         raise OptionError(
@@ -37,7 +45,10 @@ def checked_options(options: Sequence[str], name: str = "options") -> tuple[str,
     twice = [text for text in dict.fromkeys(stripped) if stripped.count(text) > 1]
     if twice:
         raise OptionError(
-            f"{name} must differ, but {twice[0]!r:.80} is there twice.", name=name, value=options
+            f"{name} must differ, but {twice[0]!r:.80} is there twice.",
+            hint="Name each option once.",
+            name=name,
+            value=options,
         )
     return texts
 
@@ -45,7 +56,10 @@ def checked_options(options: Sequence[str], name: str = "options") -> tuple[str,
 def _checked_text(text: object, name: str) -> None:
     if not isinstance(text, str) or not text.strip():
         raise OptionError(
-            f"The {name} must be text that is not empty, not {text!r:.80}.", name=name, value=text
+            f"The {name} must be text that is not empty, not {text!r:.80}.",
+            hint='For example: "Is this urgent?"',
+            name=name,
+            value=text,
         )
 
 

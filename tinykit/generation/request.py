@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from tinykit import settings
-from tinykit.errors import OptionError
+from tinykit.errors import OptionError, PromptTooLongError
 from tinykit.generation.constraint import Constraint
 from tinykit.generation.result import CancelledBy, Chunk
 from tinykit.generation.sampling import Sampling
@@ -35,6 +35,7 @@ def checked_max_tokens(value: object) -> int:
         raise OptionError(
             f"max_tokens must be a whole number from 0 (more than {_MAX_TOKENS_LIMIT:,} counts as "
             f"{_MAX_TOKENS_LIMIT:,}), not {value!r}.",
+            hint="Leave it out for 256.",
             name="max_tokens",
             value=value,
         )
@@ -61,7 +62,12 @@ def checked_stop(stop: str | Sequence[str]) -> tuple[str, ...]:
     """
     strings = (stop,) if isinstance(stop, str) or not isinstance(stop, Iterable) else tuple(stop)
     if not all(isinstance(text, str) and text for text in strings):
-        raise OptionError(f"stop must be texts that are not empty, not {stop!r}.", name="stop", value=stop)
+        raise OptionError(
+            f"stop must be texts that are not empty, not {stop!r}.",
+            hint='For example: stop="\\n" or stop=["\\n", "END"]',
+            name="stop",
+            value=stop,
+        )
     return strings
 
 
@@ -76,11 +82,17 @@ class Draft:
         for name in ("minimum", "maximum"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-                raise OptionError(f"draft needs whole numbers from 1, not {value!r}.", name=name, value=value)
+                raise OptionError(
+                    f"draft needs whole numbers from 1, not {value!r}.",
+                    hint="For example: draft=(1, 8); draft=False switches it off.",
+                    name=name,
+                    value=value,
+                )
             object.__setattr__(self, name, int(value))
         if self.minimum > self.maximum:
             raise OptionError(
                 f"draft goes from the smaller to the larger number, not {self.minimum} to {self.maximum}.",
+                hint=f"Turn them around: draft=({self.maximum}, {self.minimum})",
                 name="draft",
                 value=(self.minimum, self.maximum),
             )
@@ -101,7 +113,10 @@ def checked_draft(value: object) -> Draft | None:
     if isinstance(value, numbers.Integral):
         return Draft(1, int(value)) if value else None
     raise OptionError(
-        f"draft must be True, a number of tokens, or (min, max), not {value!r}.", name="draft", value=value
+        f"draft must be True, a number of tokens, or (min, max), not {value!r}.",
+        hint="For example: draft=True, draft=8 or draft=(1, 8)",
+        name="draft",
+        value=value,
     )
 
 
@@ -117,6 +132,7 @@ def _checked_logprobs(value: object) -> int | None:
     if not (0 <= number <= _MAX_LOGPROBS) or number != int(number):
         raise OptionError(
             f"logprobs must be True or a whole number from 0 to {_MAX_LOGPROBS}, not {value!r}.",
+            hint="True gives each token's own log-probability; 5 lists five alternatives beside it.",
             name="logprobs",
             value=value,
         )
@@ -129,7 +145,10 @@ def _checked_timeout_s(value: object) -> float | None:
     number = _number(value)
     if not number >= 0:
         raise OptionError(
-            f"timeout_s must be a number of seconds from 0, not {value!r}.", name="timeout_s", value=value
+            f"timeout_s must be a number of seconds from 0, not {value!r}.",
+            hint="Leave it out for no deadline.",
+            name="timeout_s",
+            value=value,
         )
     return float(min(number, _LONGEST_S))
 
@@ -154,7 +173,12 @@ def checked_switch(value: object, name: str) -> bool:
     """
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    raise OptionError(f"{name} must be True or False, not {value!r}.", name=name, value=value)
+    raise OptionError(
+        f"{name} must be True or False, not {value!r}.",
+        hint="For a text or a number, say what it means: value == 'yes'",
+        name=name,
+        value=value,
+    )
 
 
 @dataclass(frozen=True)
@@ -230,3 +254,22 @@ class Request:
     slot: int | str | None = None
     reuse: bool = True
     watcher: Watcher | None = field(default=None, compare=False, repr=False)
+
+
+def check_prompt(request: Request, context_length: int) -> None:
+    """Make sure that a model with such a context can go on from the prompt.
+
+    Raises:
+        OptionError: it has no tokens.
+        PromptTooLongError: there is no room for a single new token.
+    """
+    if not request.prompt_ids:
+        raise OptionError("The prompt has no tokens.", hint="Give at least one.", name="prompt_ids", value=())
+    if len(request.prompt_ids) >= context_length:
+        raise PromptTooLongError(
+            f"The prompt has {len(request.prompt_ids):,} tokens; the model's context is "
+            f"{context_length:,}, and at least one must be left for the answer.",
+            hint="Shorten the text.",
+            prompt_tokens=len(request.prompt_ids),
+            context_length=context_length,
+        )

@@ -97,6 +97,7 @@ class Sampler:
         if bias and max(bias) >= vocab_size:
             raise OptionError(
                 f"logit_bias names token {max(bias)}; the model's last one is {vocab_size - 1}.",
+                hint="Token ids belong to one model: take them from this session's tokenizer.",
                 name="logit_bias",
                 value=bias,
             )
@@ -203,7 +204,12 @@ class Sampler:
             name, reason = "logit_bias", "logit_bias bans all that could."
         else:
             name, reason = "constraint", "the model itself excludes all that the constraint allows."
-        return OptionError(f"No token may come next: {reason}", name=name, value=None)
+        return OptionError(
+            f"No token may come next: {reason}",
+            hint="Ask for less with the constraint or logit_bias.",
+            name=name,
+            value=None,
+        )
 
 
 def _taken(token_ids: TokenIds | None, values: Logits, kept: TokenIds) -> tuple[TokenIds, Logits]:
@@ -264,14 +270,22 @@ def _number(name: str, value: object, low: float, high: float) -> float:
         number = math.inf
     if not low <= number <= high:
         raise OptionError(
-            f"{name} must be a number from {low} to {high}, not {value!r}.", name=name, value=value
+            f"{name} must be a number from {low} to {high}, not {value!r}.",
+            hint="Leave it out for the default.",
+            name=name,
+            value=value,
         )
     return number
 
 
 def _whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 0:
-        raise OptionError(f"{name} must be a whole number from 0, not {value!r}.", name=name, value=value)
+        raise OptionError(
+            f"{name} must be a whole number from 0, not {value!r}.",
+            hint="Leave it out for the default.",
+            name=name,
+            value=value,
+        )
     return int(value)
 
 
@@ -286,6 +300,7 @@ def _pairs(bias: object) -> tuple[tuple[int, float], ...]:
         raise OptionError(
             "logit_bias must map token ids to numbers from -1000 to 1000, or minus infinity to ban a token, "
             f"not {bias!r}.",
+            hint='For example: {42: 5.0, 7: float("-inf")}',
             name="logit_bias",
             value=bias,
         ) from error

@@ -94,7 +94,12 @@ def _checked_path(path: str | Path) -> Path:
     try:
         return Path(path).expanduser()
     except (TypeError, RuntimeError) as error:  # no path; the home of a user that does not exist
-        raise OptionError(f"path must name a file, not {path!r}: {error}", name="path", value=path) from error
+        raise OptionError(
+            f"path must name a file, not {path!r}: {error}",
+            hint='For example: "chat.state"',
+            name="path",
+            value=path,
+        ) from error
 
 
 def _checked_ids(token_ids: npt.NDArray[Any] | None, vocab_size: int, path: Path) -> tuple[int, ...]:

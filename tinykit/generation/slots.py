@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tinykit.backends.base import State
 from tinykit.errors import BackendError, OptionError
 from tinykit.generation.run import Run
+from tinykit.generation.turns import Bell
 
 SlotName = int | str
 _POLL_S = 0.05  # how often a waiting request looks whether it was cancelled
@@ -26,7 +27,7 @@ class Slot:
     state: State | None = None
     holder: Run | None = None
     thread: int | None = None  # of the holder
-    line: dict[Run, threading.Event] = field(default_factory=dict)
+    line: dict[Run, Bell] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -58,7 +59,10 @@ def checked_slot(slot: object) -> SlotName | None:
     if isinstance(slot, str) and slot:
         return slot
     raise OptionError(
-        f"slot must be a number from 0, a name, or -1 for none, not {slot!r}.", name="slot", value=slot
+        f"slot must be a number from 0, a name, or -1 for none, not {slot!r}.",
+        hint="For example: slot=0 or slot='ada'",
+        name="slot",
+        value=slot,
     )
 
 
@@ -169,11 +173,11 @@ class Slots:
             if slot is not None and slot.holder is run:  # not after others have taken what was left
                 slot.holder = None
                 for told in list(slot.line.values())[:1]:
-                    told.set()
+                    told.ring()
 
     def _waited_for(self, name: SlotName, run: Run, is_cancelled: Callable[[], bool]) -> Slot | None:
         """The slot of that name, held by the run; None once the request is cancelled."""
-        slot, told, me = self[name], threading.Event(), threading.get_ident()
+        slot, told, me = self[name], Bell(), threading.get_ident()
         try:
             while not is_cancelled():
                 if self[name] is not slot:  # it was freed meanwhile

@@ -31,6 +31,8 @@ class Stream(Iterator[Chunk]):
     """Yields the pieces of an answer while it is made.
 
     Leaving a ``for`` loop early, closing it, or its end as a ``with`` block cancels the generation at once.
+    A Ctrl-C that comes in the very moment in which `close` is called leaves it open, and its slot in use:
+    close it again then.
     """
 
     def __init__(self, run: Running, steps: Generator[Chunk], cancel: Callable[[], None]) -> None:

@@ -44,11 +44,15 @@ class TitleLine:
             is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
             if not is_whole or not 1 <= value <= 1000:
                 raise OptionError(
-                    f"{name} must be a whole number from 1 to 1000, not {value!r}.", name=name, value=value
+                    f"{name} must be a whole number from 1 to 1000, not {value!r}.",
+                    hint="Leave it out for the default.",
+                    name=name,
+                    value=value,
                 )
         if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
             raise OptionError(
                 f"stop must be a tuple of texts that are not empty, not {self.stop!r}.",
+                hint='For example: stop=("</title>",)',
                 name="stop",
                 value=self.stop,
             )

@@ -159,7 +159,10 @@ def score(
     for name in names:
         if name not in METRICS:
             raise OptionError(
-                f"No metric {name!r}; the metrics are {', '.join(METRICS)}.", name="metrics", value=name
+                f"No metric {name!r}; the metrics are {', '.join(METRICS)}.",
+                hint="Leave metrics out for all of them.",
+                name="metrics",
+                value=name,
             )
     rows = []
     for case, title in zip(cases, _in_order(cases, titles), strict=True):

@@ -7,8 +7,9 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tinykit.answers import Asked
 from tinykit.backends.base import BackendInfo, EncoderInfo
@@ -23,7 +24,7 @@ from tinykit.generation.request import GenerationOptions
 from tinykit.generation.result import Chunk, Completion
 from tinykit.generation.slots import checked_slot
 from tinykit.generation.stream import Stream
-from tinykit.many import prompt_messages, title_or_failure
+from tinykit.many import failed_completion, failed_title, prompt_messages
 from tinykit.model_spec import ModelSpec
 from tinykit.recipes import Recipe
 from tinykit.registry import get_model
@@ -34,6 +35,7 @@ from tinykit.worker.protocol import Message
 from tinykit.worker.remote import RemoteModel, RemoteRun, WorkerStatus, answer_params, as_path
 from tinykit.worker.wire import completion_of, error_of, options_values, question_values, title_of
 
+T = TypeVar("T")
 _GROUP_BYTES = 4 * 2**20  # of texts in one request
 
 _log = logging.getLogger("tinykit")
@@ -206,7 +208,7 @@ class SharedSession(TinySession):
         options: GenerationOptions,
         size: int,
         started: float,
-    ) -> list[Completion | TinykitError | None]:
+    ) -> list[Completion]:
         found: list[Completion | TinykitError | None] = [None] * len(prompts)
         asked: dict[int, list[list[str]]] = {}
         for index, prompt in enumerate(prompts):
@@ -216,24 +218,21 @@ class SharedSession(TinySession):
                 found[index] = error
         params = {"options": options_values(options), "batch_size": size, "timeout_s": options.timeout_s}
         read = lambda values: completion_of(values["completion"], options.constraint)  # noqa: E731
-        self._ask_for_all(
-            self._chat_remote, "answer_all", "prompts", asked, params, found, read, "completions"
-        )
-        return found
+        ask = partial(self._ask, op="answer_all", many="prompts", params=params, read=read)
+        return self._ask_for_all(self._chat_remote, ask, asked, found, failed_completion, "completions")
 
     def _title(self, text: str, recipe: Recipe) -> Title:
         found: list[Title | TinykitError | None] = [None]
         params = {"recipe": recipe.to_dict()}
+        model = self._remote(self.spec)
         self._ask(
-            self._remote(self.spec), "titles", "messages", {0: text}, params, found, _title_in, lambda: None
+            model, {0: text}, found, lambda: None, op="titles", many="messages", params=params, read=_title_in
         )
         if isinstance(found[0], TinykitError):
             raise found[0]
-        return title_or_failure(found[0], recipe)
+        return found[0] or failed_title(None, recipe)
 
-    def _titles(
-        self, messages: Sequence[Any], recipe: Recipe, size: int, exact: bool
-    ) -> list[Title | TinykitError | None]:
+    def _titles(self, messages: Sequence[Any], recipe: Recipe, size: int, exact: bool) -> list[Title]:
         found: list[Title | TinykitError | None] = [None] * len(messages)
         asked: dict[int, str] = {}
         for index, message in enumerate(messages):
@@ -245,41 +244,43 @@ class SharedSession(TinySession):
             if found[index] is None:
                 asked[index] = text
         params = {"recipe": recipe.to_dict(), "batch_size": size, "exact": exact}
-        remote = lambda: self._remote(self.spec)  # noqa: E731
-        self._ask_for_all(remote, "titles", "messages", asked, params, found, _title_in, "titles")
-        return found
+        ask = partial(self._ask, op="titles", many="messages", params=params, read=_title_in)
+        failed = partial(failed_title, recipe=recipe)
+        return self._ask_for_all(lambda: self._remote(self.spec), ask, asked, found, failed, "titles")
 
     def _ask_for_all(
         self,
         remote: Callable[[], RemoteModel],
-        op: str,
-        many: str,
+        ask: Callable[..., None],
         asked: Mapping[int, Any],
-        params: dict[str, Any],
         found: list[Any],
-        read: Callable[[dict[str, Any]], Any],
+        failed: Callable[[TinykitError | None], T],
         unit: str,
-    ) -> None:
-        """Fill in what a worker finds for each of many texts, in groups that fit into a request."""
+    ) -> list[T]:
+        """What a worker finds for each of many texts, in groups that fit into a request."""
         try:
             with self._progress.stage(unit, total=len(found), unit=unit) as stage:
                 stage.advance(len(found) - len(asked))
                 for group in _groups(asked):
-                    self._ask(remote(), op, many, group, params, found, read, lambda: stage.advance(1))
+                    ask(remote(), group, found, lambda: stage.advance(1))
         except KeyboardInterrupt as error:
-            error.partial = found  # type: ignore[attr-defined]
+            error.partial = [  # type: ignore[attr-defined]
+                failed(one) if isinstance(one, TinykitError) else one for one in found
+            ]
             raise
+        return [failed(one) if one is None or isinstance(one, TinykitError) else one for one in found]
 
     def _ask(
         self,
         model: RemoteModel,
+        asked: Mapping[int, Any],
+        found: list[Any],
+        advance: Callable[[], None],
+        *,
         op: str,
         many: str,
-        asked: Mapping[int, Any],
         params: dict[str, Any],
-        found: list[Any],
         read: Callable[[dict[str, Any]], Any],
-        advance: Callable[[], None],
     ) -> None:
         indexes = list(asked)
 

@@ -1,0 +1,82 @@
+"""Long calls into a library, made in a thread of their own so that Ctrl-C is heard meanwhile.
+
+Python hears of a signal in its main thread and between two steps of its own: a call that computes for half a
+second is deaf for as long. A thread that waits for another one is not.
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+_POLL_S = 0.05  # Windows hears of Ctrl-C only between two waits
+
+
+class _Call(Generic[T]):
+    """Something to do, and whether it was done."""
+
+    def __init__(self, act: Callable[[], T]) -> None:
+        self._act = act
+        self._claim = threading.Lock()  # of who runs it, or sees that nobody shall; never released
+        self._end = threading.Lock()  # not an Event, in which an interrupt may leave a lock held
+        self._end.acquire()
+        self.is_over = False
+        self.results: list[T] = []
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        if not self._claim.acquire(blocking=False):
+            return
+        try:
+            self.results.append(self._act())
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.is_over = True
+            self._end.release()
+
+    def wait(self) -> None:
+        """Until it is over, or for a moment."""
+        self._end.acquire(timeout=_POLL_S)
+
+    def goes_on(self) -> bool:
+        """Whether somebody runs it; what has not begun by now never will."""
+        return not self._claim.acquire(blocking=False) and not self.is_over
+
+
+def call_apart(act: Callable[[], T], stop: Callable[[], None]) -> T:
+    """What `act` returns, or its error; from the main thread in another one, else at once.
+
+    Args:
+        act: What takes long.
+        stop: Lets it end soon; called again and again after a Ctrl-C, for as long as it has not.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; `act` has ended, or will never begin.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return act()
+    call = _Call(act)
+    interrupt: BaseException | None = None
+    try:
+        _thread.start_new_thread(call.run, ())  # at once or not at all, unlike Thread.start
+        while not call.is_over:
+            call.wait()
+    except BaseException as error:
+        interrupt = error
+    while interrupt is not None:
+        try:
+            if not call.goes_on():
+                break
+            stop()
+            call.wait()
+        except KeyboardInterrupt as another:  # of somebody impatient
+            interrupt = another
+    if interrupt is not None:
+        raise interrupt
+    if call.error is not None:
+        raise call.error
+    return call.results[0]
