@@ -5,8 +5,14 @@ import sys
 import pytest
 
 from tests import tiny_models as tiny
-from tinykit import TinySession, checkpoints, loading, store
-from tinykit.errors import DeviceError, DeviceFallbackWarning, OptionError, UnsupportedModelError
+from tinykit import TinySession, checkpoints, loading, residents, store
+from tinykit.errors import (
+    DeviceError,
+    DeviceFallbackWarning,
+    OptionError,
+    RestartNeededError,
+    UnsupportedModelError,
+)
 from tinykit.loading import FAILURES
 from tinykit.optional import installed
 from tinykit.progress import Progress
@@ -31,6 +37,18 @@ def broken(folder, **options):
 
 def nothing(folder, **options):
     return 5
+
+
+class Leaky(ScriptedBackend):
+    """Its library does not give the memory back."""
+
+    def close(self):
+        raise OSError("device is busy")
+
+
+def leaky(folder, *, device, dtype, context_length, threads):
+    SEEN.append("leaky")
+    return Leaky(lambda seen: 5, vocab_size=261, context_length=context_length)
 '''
 FILES = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
 
@@ -55,7 +73,7 @@ def package(monkeypatch, tmp_path):
     (site / "counting_backend.py").write_text(BACKEND, encoding="utf-8")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1.0\n", encoding="utf-8")
     points = "".join(f"{name} = counting_backend:{to}\n" for name, to in
-                     {"counting": "make", "broken": "broken", "nothing": "nothing", "onnx": "broken"}.items())  # fmt: skip
+                     {"counting": "make", "broken": "broken", "nothing": "nothing", "leaky": "leaky", "onnx": "broken"}.items())  # fmt: skip
     (info / "entry_points.txt").write_text(f"[tinykit.backends]\n{points}", encoding="utf-8")
     monkeypatch.syspath_prepend(str(site))
     yield
@@ -63,7 +81,7 @@ def package(monkeypatch, tmp_path):
 
 
 def test_a_backend_from_outside_is_found_and_used(package, model):
-    assert set(checkpoints.other_backends()) == {"counting", "broken", "nothing"}
+    assert set(checkpoints.other_backends()) == {"counting", "broken", "nothing", "leaky"}
     with TinySession(model, backend="counting", progress=False) as session:
         assert session.info.backend == "scripted"
         assert session.complete("the", max_tokens=3).usage.completion_tokens == 3
@@ -86,6 +104,50 @@ def test_a_backend_that_fails_falls_back_with_its_reason(name, said, package, mo
     FAILURES.clear()
     with pytest.raises(DeviceError, match=said):
         TinySession(model, backend=name, fallback=False, progress=False)
+
+
+def test_a_backend_whose_release_fails_is_not_loaded_again_and_harms_no_other(package, model, monkeypatch):
+    monkeypatch.setattr(residents, "_poisoned", {})
+    session = TinySession(model, backend="leaky", progress=False)
+    assert session.complete("the", max_tokens=2).usage.completion_tokens == 2
+    with pytest.raises(RestartNeededError, match=r"The leaky library failed .*\(device is busy\)") as caught:
+        session.close()
+    assert isinstance(caught.value.__cause__, OSError)
+    assert [one for one in residents.loaded() if one.model == session.spec.key] == []
+    for fallback in (True, False):  # what asks for a restart is no reason to use another device
+        with pytest.raises(RestartNeededError, match="no other can be loaded"):
+            TinySession(model, backend="leaky", fallback=fallback, progress=False)
+    import counting_backend
+
+    assert counting_backend.SEEN == ["leaky"]
+    for backend in ("counting", "onnx"):
+        with TinySession(model, backend=backend, progress=False) as another:
+            assert another.complete("the", max_tokens=2).usage.completion_tokens == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("device", "quantum", "Unknown device 'quantum'; known are auto, gpu, cpu, cuda"),
+        ("backend", "torch", "Unknown backend 'torch'; known are auto, onnx, mlx, transformers"),
+        ("dtype", "q5", "Unknown dtype 'q5'; known are auto, fp32"),
+    ],
+)
+def test_bad_name_says_which_variable_or_file_has_it(name, value, said, model, monkeypatch, tmp_path):
+    def error(**options):
+        with pytest.raises(OptionError) as caught:
+            TinySession(model, lazy=True, progress=False, **options)
+        assert (caught.value.name, caught.value.value) == (name, value)
+        return str(caught.value)
+
+    monkeypatch.setenv(f"TINYKIT_{name.upper()}", value)
+    assert error().startswith(f"The variable TINYKIT_{name.upper()} cannot be used. {said}")
+    assert error(**{name: value}).startswith(said)  # the argument counts, and the variable has no part in it
+    monkeypatch.setenv(f"TINYKIT_{name.upper()}", " default ")
+    config = tmp_path / "config.toml"
+    config.write_text(f"{name} = '{value}'\n", encoding="utf-8")
+    monkeypatch.setenv("TINYKIT_CONFIG", str(config))
+    assert error().startswith(f"{name} in {config} cannot be used. {said}")
 
 
 def test_unknown_backend_lists_what_there_is(package, model):

@@ -251,7 +251,9 @@ def test_old_imports_are_removed_alone(run):
     assert run("remove", "--old", "--all")[1].startswith("tiny: 1.")
     assert not entry.path.exists()
     assert rows(run)["tiny"]["here"] == "fetched"
-    assert run("remove", "--old", "--all") == (0, "", "No models are here.\n")
+    code, out, err = run("remove", "--old", "--all")
+    assert (code, out) == (0, "") and err.startswith("Nothing old is here")
+    assert rows(run)["tiny"]["here"] == "fetched"
 
 
 def test_download_waits_until_all_is_there(server):

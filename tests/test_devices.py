@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from tinykit import devices, settings
 from tinykit.devices import DEVICES, NAMES, Machine, plan
 from tinykit.errors import OptionError
 
+ROOT = Path(__file__).parents[1]
 SEED_NAMES = "auto gpu cpu wasm webgpu cuda dml coreml webnn webnn-npu webnn-gpu webnn-cpu mlx metal".split()
 NO_PROVIDERS = ("AzureExecutionProvider", "CPUExecutionProvider")
 
@@ -42,8 +44,37 @@ def test_every_name_of_the_seeds_ends_at_the_cpu(name, system):
     assert tried(f" {name.upper()} ", system=system)[-1] == ("cpu", "onnx")
 
 
-def test_metal_is_mlx():
-    assert devices.device_name("Metal") == devices.device_name("mlx") == "mlx"
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("Metal", "mlx"), ("mlx", "mlx"), (" NVIDIA ", "cuda"), ("directml", "dml"), ("vulkan", "webgpu"),
+        ("nv-tensorrt-rtx", "tensorrt-rtx"), ("GPU", "gpu"), ("auto", "auto"),
+    ],
+)  # fmt: skip
+def test_aliases_are_other_names_of_a_device(alias, name):
+    """`metal` had three meanings in older programs; here it is MLX."""
+    assert devices.device_name(alias) == name
+    assert set(devices.ALIASES.values()) <= set(DEVICES)
+
+
+def test_order_of_each_system_is_the_documented_one():
+    assert devices.ORDERS == {
+        "auto": {"linux": ("cuda",), "win32": ("cuda", "dml"), "darwin": ("mlx",)},
+        "gpu": {
+            "linux": ("cuda", "webgpu", "openvino", "rocm"),
+            "win32": ("cuda", "dml", "webgpu", "openvino"),
+            "darwin": ("mlx", "webgpu"),
+        },
+    }
+    text = (ROOT / "docs" / "devices.md").read_text(encoding="utf-8")
+    names = {"Linux": "linux", "Windows": "win32", "macOS": "darwin"}
+    for asked, orders in devices.ORDERS.items():
+        cells = [", ".join(f"`{one}`" for one in (*orders[key], "cpu")) for key in names.values()]
+        assert f"| `{asked}` | {' | '.join(cells)} |" in text
+    for device in DEVICES.values():
+        if device.systems and device.name != "cpu":
+            install = f"`{device.package}`" if device.package else "`tinykit[transformers]`"
+            assert f"| `{device.name}` | {device.label} | {install} |" in text
 
 
 @pytest.mark.parametrize("name", ["quantum", "cpu:0", "default"])
@@ -129,6 +160,22 @@ def test_a_missing_provider_names_what_to_install():
         assert not device.provider or device.package or device.name == "cpu"
 
 
+@pytest.mark.parametrize(
+    "device",
+    [one for one in DEVICES.values() if one.provider and one != devices.CPU],
+    ids=lambda one: one.name,
+)
+def test_each_device_that_is_missing_where_it_could_be_names_its_wheel(device):
+    here = MAC if device.systems == ("darwin",) or device.name == "mlx" else {"system": device.systems[0]}
+    (failure,) = plan(device.name, "onnx", detect=machine(**here)).skipped
+    assert (failure.device, failure.package) == (device.name, device.package)
+    assert failure.reason == (
+        f"{device.package} is not installed"
+        if device.plugin
+        else f"this onnxruntime has no {device.provider}"
+    )
+
+
 def test_a_backend_that_cannot_use_a_device_is_an_error():
     with pytest.raises(OptionError, match="The mlx backend cannot use the device 'cuda'") as caught:
         plan("cuda", "mlx", detect=machine())
@@ -195,6 +242,25 @@ def test_an_error_becomes_a_failure():
     assert failure.package == "onnxruntime-gpu[cuda,cudnn]"
     assert str(failure) == "cuda (onnx): libcudnn.so.9: cannot open shared object file"
     assert devices.explain(attempt, ValueError()).reason == "ValueError"
+
+
+@pytest.mark.parametrize(
+    ("device", "text", "package", "remedy"),
+    [
+        ("cuda", "CUDA driver version is insufficient for CUDA runtime version", "", "nvidia-smi must list a GPU"),
+        ("cuda", "CUDA error 100", "", "nvidia-smi must list a GPU"),
+        ("cuda", "CUDA failure 2: out of memory", "", "Close what else uses"),
+        ("cuda", "something else", "", ""),
+        ("cuda", "no kernel image; libcudnn.so.9: cannot open", "onnxruntime-gpu[cuda,cudnn]", ""),
+        ("dml", "out of memory", "", ""),
+        ("webgpu", "libvulkan.so.1: cannot open shared object file", "", "package that has libvulkan.so.1"),
+        ("webgpu", "libwebgpu_dawn.so: cannot open shared object file", "", ""),
+    ],
+)  # fmt: skip
+def test_what_to_do_follows_from_the_error(device, text, package, remedy):
+    failure = devices.explain(devices.Attempt(DEVICES[device], "onnx"), text)
+    assert failure.package == package
+    assert remedy in failure.remedy if remedy else failure.remedy == ""
 
 
 def test_this_machine_is_described():

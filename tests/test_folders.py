@@ -1,13 +1,11 @@
-import json
 import shutil
 
 import pytest
 
 from tests.test_families import FIXTURES, PAIRS, SYSTEM
-from tinykit import TinySession, displays, folders, loading, progress, store
-from tinykit.convert import optimize
-from tinykit.errors import ModelFileError, OptionError, PromptTooLongError, UnsupportedModelError
-from tinykit.folders import has_graphs, open_folder
+from tinykit import TinySession, folders, loading, store
+from tinykit.errors import ModelFileError, OptionError, UnsupportedModelError
+from tinykit.folders import has_graphs
 from tinykit.progress import Progress
 
 HUB = FIXTURES / "hub"
@@ -79,13 +77,6 @@ def test_nothing_that_runs_is_one_error_with_all_reasons(tmp_path):
     assert [skipped.dtype for skipped in caught.value.skipped] == ["uint8", "q4f16"]
 
 
-def test_missing_weights_are_named(llama):
-    (llama / "onnx" / "model.onnx_data_1").unlink()
-    with pytest.raises(ModelFileError, match="needs the file model.onnx_data_1"):
-        load(llama, "fp32")
-    assert store.entries() == []
-
-
 def test_missing_tokenizer_is_named_and_no_precision_is_blamed(llama):
     (llama / "tokenizer.json").unlink()
     with pytest.raises(ModelFileError, match="has no tokenizer.json") as caught:
@@ -98,24 +89,6 @@ def test_missing_tokenizer_is_named_and_no_precision_is_blamed(llama):
     assert "or make it of tokenizer.model: AutoTokenizer" in caught.value.hint
 
 
-def test_graph_in_which_nothing_is_to_be_changed_makes_no_line(llama, monkeypatch, capsys):
-    from tinykit.convert import optimize
-
-    monkeypatch.setattr(displays, "QUIET_S", 0)
-    monkeypatch.setattr(progress, "QUIET_S", 0)
-    monkeypatch.setattr(optimize, "apply_passes", lambda model: ())
-    loading.load(llama, progress=Progress(True))
-    assert capsys.readouterr().err == ""
-
-
-def test_graph_that_was_changed_is_one_line(llama, monkeypatch, capsys):
-    monkeypatch.setattr(displays, "QUIET_S", 0)
-    monkeypatch.setattr(progress, "QUIET_S", 0)
-    loading.load(llama, progress=Progress(True))
-    (line,) = capsys.readouterr().err.splitlines()
-    assert ": prepare q4: 1 graph in " in line
-
-
 def test_multimodal_decoder_is_refused_by_name(llama):
     import onnx
 
@@ -125,42 +98,6 @@ def test_multimodal_decoder_is_refused_by_name(llama):
     onnx.save(model, path)
     with pytest.raises(UnsupportedModelError, match="multimodal"):
         load(llama, "q4")
-
-
-def test_graph_is_prepared_once(monkeypatch):
-    first = load(HUB / "llama", "q4")
-    (entry,) = store.entries()
-    assert (entry.path / "graph.onnx").is_file()
-    monkeypatch.setattr(optimize, "read_graph", lambda path: pytest.fail("prepared again"))
-    second = load(HUB / "llama", "q4")
-    assert first.engine.backend.info == second.engine.backend.info
-
-
-def test_graph_without_a_use_for_passes_is_not_copied():
-    load(HUB / "llama", "fp32")
-    (entry,) = store.entries()
-    assert sorted(path.name for path in entry.path.iterdir()) == ["complete.json", "prepared.json"]
-
-
-def test_changed_graph_is_prepared_again(llama):
-    load(llama, "q4")
-    shutil.copy(HUB / "qwen3" / "onnx" / "model_q4.onnx", llama / "onnx")
-    load(llama, "q4")
-    assert len(store.entries()) == 2
-
-
-def test_pass_that_changes_the_answers_is_not_used(monkeypatch):
-    def broken(model):
-        for tensor in model.graph.initializer:
-            if tensor.name.endswith("norm.weight"):
-                tensor.raw_data = bytes(len(tensor.raw_data))
-        return 1
-
-    monkeypatch.setitem(optimize.PASSES, "broken", broken)
-    opened = open_folder(HUB / "llama", "q4", key="llama", threads=1)
-    assert opened.passes == ()
-    (entry,) = store.entries()
-    assert not (entry.path / "graph.onnx").exists()
 
 
 def test_hub_cache_of_symbolic_links(tmp_path):
@@ -181,18 +118,6 @@ def test_genai_folder_inside_a_hub_repo(tmp_path):
     inner = repo / "onnxruntime" / "cpu-int8"
     shutil.copytree(FIXTURES / "genai" / "qwen3-int8", inner)
     assert load(repo).engine.backend.info.dtype == "q8"
-
-
-@pytest.mark.parametrize(("config", "context"), [(100, 100), (40960, 512), (None, 512)])
-def test_context_is_what_the_model_can_really_read(llama, config, context):
-    path = llama / "config.json"
-    fields = json.loads(path.read_text(encoding="utf-8"))
-    fields["max_position_embeddings"] = config
-    path.write_text(json.dumps(fields), encoding="utf-8")
-    engine = load(llama, "q4").engine
-    assert engine.backend.info.context_length == context
-    with TinySession(str(llama), dtype="q4", progress=False) as session, pytest.raises(PromptTooLongError):
-        session.chat([{"role": "user", "content": "x" * 4000}])
 
 
 def test_legacy_and_plain_graphs_load_by_path():

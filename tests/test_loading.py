@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -196,6 +197,33 @@ def registered(member, dtype=None):
 def test_auto_is_the_models_own_dtype(asked, own, expected):
     spec = registered("some/m.gguf", own)
     assert loading.checked_dtype(asked, spec) == expected
+
+
+HUB_DTYPES = "fp32 fp16 q8 int8 uint8 q4 bnb4 q4f16 q2 q2f16 q1 q1f16".split()
+
+
+@pytest.mark.parametrize("name", HUB_DTYPES)
+def test_every_dtype_of_the_hub_is_known_however_it_is_written(name, monkeypatch):
+    spec = MODELS["lfm2.5-230m"]
+    assert loading.checked_dtype(f" {name.upper()} ", spec) == name
+    monkeypatch.setenv("TINYKIT_DTYPE", name)
+    assert loading.checked_dtype(None, spec) == name  # it wins over what the entry recommends
+    assert loading.checked_dtype("q4f16", spec) == "q4f16"
+
+
+def test_unknown_dtype_of_a_hub_model_lists_those_that_exist():
+    with pytest.raises(
+        OptionError, match=f"Unknown dtype 'q9'; known are auto, .*{HUB_DTYPES[-1]}"
+    ) as caught:
+        loading.checked_dtype("q9", MODELS["lfm2.5-230m"])
+    assert all(name in str(caught.value) for name in HUB_DTYPES)
+
+
+def test_what_was_loaded_where_is_logged_for_debugging(gguf, caplog):
+    caplog.set_level("DEBUG", logger="tinykit")
+    loading.load(gguf, device="auto", progress=Progress(False))
+    said = [record.getMessage() for record in caplog.records if record.levelname == "DEBUG"]
+    assert any(re.fullmatch(r"tiny q8 on cpu \(onnx\), asked for auto, in \d+ ms", one) for one in said)
 
 
 def test_auto_by_setting_is_the_models_own_dtype_too(monkeypatch):

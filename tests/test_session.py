@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import pytest
 
 import tinykit
@@ -204,3 +207,55 @@ def test_message_that_cannot_be_seen_has_its_own_reason(message):
     result = TinySession(lazy=True).title_result(message)
     assert (result.text, [step.reason for step in result.why]) == (None, [Reason.NO_TEXT])
     assert "no visible character" in result.explain()
+
+
+def native(session):
+    """ONNX Runtime's own session, which has the weights."""
+    return weakref.ref(session.load().engine.backend._graph._session._sess)
+
+
+def test_stream_that_is_open_when_its_session_closes_ends_as_cancelled_and_keeps_nothing(tiny_gguf):
+    session, states = TinySession(tiny_gguf, progress=False), []
+    backend, weights = session.load().engine.backend, native(session)
+    new_state = backend.new_state
+    backend.new_state = lambda: states.append(new_state()) or states[-1]
+    stream, unread = (session.stream(text, max_tokens=50, slot=text) for text in ("the cat", "a dog"))
+    said = next(stream)
+    states = [weakref.ref(state) for state in states]
+    session.close()
+    del backend
+    gc.collect()
+    assert weights() is None  # at once, though the stream is still open
+    said += "".join(stream)
+    assert (said, "".join(unread)) == (stream.result.text, "")
+    for one in (stream, unread):
+        assert (one.result.finish_reason, one.result.cancelled_by) == ("cancelled", "cancel")
+        assert list(one) == []
+    gc.collect()
+    assert states and [state() for state in states] == [None] * len(states)
+    with pytest.raises(ClosedError, match="was closed") as caught:
+        session.stream("the cat")
+    assert "new TinySession" in caught.value.hint
+
+
+def test_stream_of_a_closed_session_keeps_no_model_that_another_has_released(tiny_gguf):
+    a, b = (TinySession(tiny_gguf, progress=False) for _ in range(2))
+    weights, stream = native(a), a.stream("the cat", max_tokens=50)
+    next(stream)
+    a.close()
+    assert weights() is not None and b.complete("why", max_tokens=4).usage.completion_tokens > 0
+    b.close()
+    gc.collect()
+    assert weights() is None
+    list(stream)
+    assert stream.result.finish_reason == "cancelled"
+
+
+def test_unloaded_session_ends_its_streams_and_goes_on(tiny_gguf):
+    with TinySession(tiny_gguf, progress=False) as session:
+        stream = session.stream("the cat", max_tokens=50)
+        next(stream)
+        session.unload()
+        list(stream)
+        assert stream.result.finish_reason == "cancelled"
+        assert session.complete("the cat", max_tokens=4).usage.completion_tokens > 0

@@ -150,7 +150,8 @@ def checked_plan(
     """
     asked, library = settings.get("device", device), settings.get("backend", backend)
     is_own = library is None or str(library).strip().lower() in ("", "auto", *BACKENDS)
-    wish = plan(asked, library, others=() if is_own else other_backends(), detect=detect)
+    with settings.blaming(device=device, backend=backend):
+        wish = plan(asked, library, others=() if is_own else other_backends(), detect=detect)
     return plan(CPU.name) if spec.task == "judge" else wish
 
 

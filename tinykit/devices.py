@@ -171,13 +171,17 @@ class Attempt(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A device that was not used, and why. `library` is a missing file, `package` what to install."""
+    """A device that was not used, and why.
+
+    `library` is a missing file, `package` what to install, `remedy` what else to do.
+    """
 
     device: str
     backend: str
     reason: str
     library: str = ""
     package: str = ""
+    remedy: str = ""
 
     def __str__(self) -> str:
         return f"{self.device} ({self.backend}): {self.reason}"
@@ -341,12 +345,35 @@ def missing_library(text: str) -> str:
     return ""
 
 
-def explain(attempt: Attempt, error: BaseException) -> Failure:
+# what CUDA says where all its libraries are there: https://docs.nvidia.com/cuda/cuda-runtime-api/
+_CUDA_REMEDIES = (
+    (
+        re.compile(
+            r"no CUDA-capable device|CUDA (?:failure|error) 100\b|driver version is insufficient", re.I
+        ),
+        "Install or update the NVIDIA driver: nvidia-smi must list a GPU.",
+    ),
+    (
+        re.compile(r"no kernel image", re.I),
+        "This build is not made for this GPU: another version of the package may be.",
+    ),
+    (re.compile(r"out of memory", re.I), "Close what else uses the GPU's memory: nvidia-smi lists it."),
+)
+
+
+def explain(attempt: Attempt, error: BaseException | str) -> Failure:
     """The failure that an error while loading or running means, with what is missing by name."""
     said = " ".join((str(error) or type(error).__name__).split())
     library = missing_library(said)
-    package = attempt.device.package if attempt.backend == "onnx" and library else ""
-    return Failure(attempt.device.name, attempt.backend, said, library, package)
+    # a plugin is there, or it would not have been tried: what is missing is not in its package
+    has_package = attempt.backend == "onnx" and not attempt.device.plugin
+    package = attempt.device.package if has_package and library else ""
+    remedy = ""
+    if library and library == attempt.device.needs:
+        remedy = f"Install the system's package that has {library}, and the GPU's driver."
+    elif attempt.device.name == "cuda" and not library:
+        remedy = next((text for pattern, text in _CUDA_REMEDIES if pattern.search(said)), "")
+    return Failure(attempt.device.name, attempt.backend, said, library, package, remedy)
 
 
 def default_threads() -> int:

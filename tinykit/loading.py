@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -53,6 +54,7 @@ from tinykit.residents import Lease, share
 from tinykit.tokenizer import Tokenizer
 
 DEFAULT_MODEL = "smollm2-135m-titles"
+_log = logging.getLogger("tinykit")
 
 
 class _Ready(NamedTuple):
@@ -85,12 +87,13 @@ def checked_dtype(name: str | None, spec: ModelSpec) -> str:
         dtype = IMPORT_ALIASES.get(dtype, dtype)
     known = IMPORT_DTYPES if is_import else DTYPES
     if dtype not in known and (is_import or not is_number_format(dtype)):
-        raise OptionError(
-            f"Unknown dtype {asked!r}; known are {', '.join(known)}.",
-            hint=_near_dtype(dtype, known),
-            name="dtype",
-            value=asked,
-        )
+        with settings.blaming(dtype=name):
+            raise OptionError(
+                f"Unknown dtype {asked!r}; known are {', '.join(known)}.",
+                hint=_near_dtype(dtype, known),
+                name="dtype",
+                value=asked,
+            )
     if dtype == "auto":
         # what is recommended for a repo's graphs says nothing about its float weights
         is_own = is_import and isinstance(spec.sources[0], HubSource)
@@ -259,9 +262,14 @@ def load(
     runner, folder, skipped = placed.opened
     if isinstance(runner, Judge):
         spec = replace(spec, task="judge")
-    residents.add(spec.key, runner)
+    residents.add(spec.key, runner, placed.attempt.backend)
     progress.ready(spec.key, name=spec.origin, task=spec.hub_task)
     load_s = time.perf_counter() - started
+    info = runner.backend.info
+    _log.debug(
+        "%s %s on %s (%s), asked for %s, in %.0f ms",
+        spec.key, info.dtype, info.device, info.backend, wish.asked, 1000 * load_s,
+    )  # fmt: skip
     return Loaded(spec, runner, folder, load_s, skipped, wish.asked, placed.failures)
 
 
@@ -315,10 +323,10 @@ def _open_onnx(
 
 
 def _open_import(folder: Path, threads: int | None, device: Device) -> Opened:
+    tokenizer = Tokenizer.from_folder(folder)  # before there is something to release if it fails
     backend, eos_ids = open_build(folder, threads=threads, device=device)
     if device != CPU:
         check_on_cpu(backend, lambda: open_build(folder, threads=threads)[0])
-    tokenizer = Tokenizer.from_folder(folder)
     ends = (*eos_ids, *tokenizer.end_ids())
     return Opened(backend, tokenizer, ends, folder, lambda: folder.name)
 

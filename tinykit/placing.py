@@ -66,7 +66,8 @@ def place(
         is_last = fallback and attempt == plan.attempts[-1]
         known = None if is_last else memory.find(model, _label(attempt), dtype)
         if known is not None:
-            failures.append(Failure(attempt.device.name, attempt.backend, f"failed before: {known.reason}"))
+            found = explain(attempt, known.reason)
+            failures.append(found._replace(reason=f"failed before: {found.reason}"))
             continue
         try:
             opened = open_on(attempt)
@@ -143,7 +144,9 @@ def _reasons(failures: Sequence[Failure]) -> str:
 
 def _remedy(failures: Sequence[Failure]) -> str:
     package = next((one.package for one in failures if one.package), "")
-    return f"Install it with: pip install '{package}'" if package else ""
+    if package:
+        return f"Install it with: pip install '{package}'"
+    return next((one.remedy for one in failures if one.remedy), "")
 
 
 def _add_notes(error: BaseException, failures: Sequence[Failure]) -> None:

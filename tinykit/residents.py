@@ -70,7 +70,7 @@ class Lease(Generic[T]):
 
 
 _lock = threading.Lock()
-_runners: weakref.WeakKeyDictionary[Engine | Judge, str] = weakref.WeakKeyDictionary()
+_runners: weakref.WeakKeyDictionary[Engine | Judge, tuple[str, str]] = weakref.WeakKeyDictionary()
 _places: weakref.WeakValueDictionary[Hashable, _Place[Any]] = weakref.WeakValueDictionary()
 _poisoned: dict[str, str] = {}  # by library: what its failed release said
 
@@ -109,7 +109,7 @@ def loaded() -> tuple[Resident, ...]:
     models: dict[int, list[Engine | Judge]] = {}
     for runner, _ in held:
         models.setdefault(id(runner.backend), []).append(runner)
-    names = {id(runner): model for runner, model in held}
+    names = {id(runner): model for runner, (model, _) in held}
     return tuple(_resident(names[id(runners[0])], runners) for runners in models.values())
 
 
@@ -121,10 +121,17 @@ def _resident(model: str, runners: list[Engine | Judge]) -> Resident:
     return Resident(model, info.backend, info.device, info.dtype, size_bytes, len(runners))
 
 
-def add(model: str, runner: Engine | Judge) -> None:
-    """Count a model among the loaded ones until it is released or nobody holds it any more."""
+def add(model: str, runner: Engine | Judge, library: str) -> None:
+    """Count a model among the loaded ones until it is released or nobody holds it any more.
+
+    Args:
+        model: Its key.
+        runner: What was opened.
+        library: What it was opened with, by the name that `share` was given. What the backend of another
+            package says of itself may be something else.
+    """
     with _lock:
-        _runners[runner] = model
+        _runners[runner] = model, library
 
 
 def release(runner: Engine | Judge) -> None:
@@ -135,7 +142,7 @@ def release(runner: Engine | Judge) -> None:
     Raises:
         RestartNeededError: the library failed; nothing more can be loaded with it in this process.
     """
-    library = runner.backend.info.backend
+    _, library = _runners.get(runner, ("", runner.backend.info.backend))
     try:
         runner.close()
     except Exception as error:

@@ -49,6 +49,10 @@ class TinySession(Answers, Choosing):
     Sessions of one process that ask for the same model, device, backend, dtype and threads share its weights
     and take turns with it; other options load it once more. What is kept of prompts is each session's own.
 
+    Device, backend, dtype and threads are settled when a model is loaded, not at each call: a variable that
+    changes later counts for the next session, or for this one after `unload`. So what runs is always what
+    `info` says, and no call loads a model anew that another has just used.
+
     Args:
         model: A key from ``tinykit models``, a ``.gguf`` file, or a folder with ``config.json`` and
             safetensors. By default titles come from the title model, chats from the model it was made from.
@@ -294,6 +298,8 @@ class TinySession(Answers, Choosing):
 
     def close(self) -> None:
         """Release the model's memory for good; closing twice is harmless.
+
+        Streams that are still open end as cancelled when they are read on.
 
         Raises:
             RestartNeededError: as `unload`.

@@ -12,6 +12,7 @@ import numbers
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -132,6 +133,27 @@ def get(name: str, argument: object = None) -> Any:
         if not _is_unset(setting, value):
             return _checked(setting, value, where)
     return _default(setting)
+
+
+@contextmanager
+def blaming(**arguments: object) -> Iterator[None]:
+    """Let errors about these settings name the variable or file with the value, where no argument gave it.
+
+    Raises:
+        OptionError: The one that was raised within, in its own words.
+    """
+    try:
+        yield
+    except OptionError as error:
+        name = getattr(error, "name", None)
+        if name is None or arguments.get(name, name) is not None:  # not one of these, or from an argument
+            raise
+        setting = SETTINGS[name]
+        where = next((where for where, value in _found(setting) if not _is_unset(setting, value)), None)
+        if where is None:
+            raise
+        message = f"{where} cannot be used. {error.message}"
+        raise OptionError(message, hint=error.hint, name=name, value=error.value) from None
 
 
 def config_path() -> Path:

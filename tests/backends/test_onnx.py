@@ -1,5 +1,7 @@
 import _thread
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -112,6 +114,22 @@ def test_closed_backend_says_so(backend):
     backend.close()
     with pytest.raises(ClosedError):
         backend.forward([1], backend.new_state())
+
+
+def test_states_that_are_kept_do_not_keep_a_closed_session(backend):
+    state, other = backend.new_state(), backend.new_state()
+    backend.forward(IDS, state)
+    batch = backend.new_batch()
+    backend.forward(IDS, other)
+    batch.add(other)
+    batch.forward([1])
+    session = weakref.ref(backend._graph._session._sess)
+    backend.close()
+    gc.collect()
+    assert session() is None
+    assert state.length == len(IDS)
+    with pytest.raises(ClosedError):
+        backend.forward([1], state)
 
 
 def test_no_tokens_is_an_error(backend):

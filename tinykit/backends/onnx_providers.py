@@ -6,7 +6,9 @@ afterwards. A plugin is registered once in a process; that it registers does not
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,13 +86,24 @@ def _plugin_devices(device: Device) -> list[Any]:
             _registered.add(device.name)
     found = [one for one in onnxruntime.get_ep_devices() if one.ep_name == device.provider]
     if not found:
-        needs = f" It needs {device.needs} and a driver." if device.needs else ""
+        needs = f"{device.needs}, which is not there" if _lacks(device.needs) else "hardware with its driver"
         raise DeviceError(
-            f"The plugin {device.package} is there, but lists no device on this machine.{needs}",
+            f"The plugin {device.package} is there, but lists no device on this machine. It needs {needs}.",
             asked=device.name,
             failures=(),
         )
     return found
+
+
+def _lacks(library: str) -> bool:
+    """Whether this is the name of a library of Linux that cannot be loaded here."""
+    if not library or sys.platform != "linux":  # other systems bring their own way to a GPU
+        return False
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return True
+    return False
 
 
 def heavy_share(session: Any, provider: str) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import re
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -131,9 +132,12 @@ class Graph:
         self._new_options: Callable[[], Any] = onnxruntime.RunOptions
         self._options: Any = None  # of the forward that is running
         self._is_long = False
+        self._bindings: weakref.WeakSet[Binding] = weakref.WeakSet()
 
     def close(self) -> None:
-        """Release the session; closing twice is harmless."""
+        """Release the session, though somebody keeps a state of it; closing twice is harmless."""
+        for binding in list(self._bindings):
+            binding.release()
         self._session = None
         self._maps = {}
 
@@ -182,7 +186,9 @@ class Graph:
 
     def new_binding(self) -> Binding:
         """A binding of nothing yet."""
-        return Binding(self._session.io_binding())
+        binding = Binding(self._session.io_binding())
+        self._bindings.add(binding)
+        return binding
 
     def run_bound(self, binding: Binding) -> None:
         """Read and write what is bound."""
@@ -200,8 +206,13 @@ class Binding:
     """
 
     def __init__(self, raw: Any) -> None:
-        self.raw = raw
+        self.raw: Any = raw
         self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
+
+    def release(self) -> None:
+        """Let go of the session, which ONNX Runtime's own binding would keep in memory."""
+        self.raw = None
+        self._bound = {}
 
     def read(self, name: str, array: Array) -> None:
         """Bind an input."""

@@ -139,7 +139,12 @@ def remove(keys: tuple[str, ...], is_all: bool, is_old: bool, as_json: bool) -> 
             "hint": removal.hint,
         }  # fmt: skip
 
-    return for_each(_names(keys, is_all, is_old), clear, as_json=as_json)
+    nothing = (
+        "Nothing old is here: every import belongs to weights as they are now."
+        if is_old
+        else "No models are here."
+    )
+    return for_each(_names(keys, is_all, is_old), clear, as_json=as_json, nothing=nothing)
 
 
 @models.command()

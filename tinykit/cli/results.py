@@ -24,13 +24,20 @@ def error_fields(error: Exception) -> dict[str, Any]:
     return {**fields, "nearest": list(nearest)} if nearest else fields
 
 
-def for_each(names: Iterable[str], act: Callable[[str], dict[str, Any]], *, as_json: bool) -> int:
+def for_each(
+    names: Iterable[str],
+    act: Callable[[str], dict[str, Any]],
+    *,
+    as_json: bool,
+    nothing: str = "No models are here.",
+) -> int:
     """Act on one name after the other, also if one fails; returns the exit code of the first failure.
 
     Args:
         names: What to act on.
         act: Returns what was done: `model`, `text` for people, and more for JSON.
         as_json: Print one object with all results, instead of a line for each.
+        nothing: What people read if there are no names.
     """
     from tinykit.cli import exit_code
 
@@ -53,5 +60,5 @@ def for_each(names: Iterable[str], act: Callable[[str], dict[str, Any]], *, as_j
     if as_json:
         click.echo(json.dumps({"results": results}, indent=1))
     elif not results:
-        click.echo("No models are here.", err=True)
+        click.echo(nothing, err=True)
     return code
