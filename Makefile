@@ -7,7 +7,7 @@ TEST_HOME := $(CURDIR)/.pytest_cache/d/tinykit-home
 # a release that runs everywhere; set it to name another build, for instance of the processor alone
 TORCH ?= torch==2.13.0
 
-.PHONY: title test test-extra test-extra-light lint types unit notebooks table clean
+.PHONY: title test test-extra test-extra-light test-browser lint types unit notebooks table clean
 
 title: .venv/installed
 	$(BIN)/tinykit title --stats --file examples/messages.txt
@@ -21,6 +21,10 @@ test-extra: .venv-extra/installed
 # the part of it that wants neither the embedded model nor training
 test-extra-light: .venv-extra/installed
 	.venv-extra/bin/pytest tests/extra -m "not real"
+
+# the widgets in JupyterLab, driven by Chromium; screenshots go to artifacts/
+test-browser: .venv-browser/installed
+	.venv-browser/bin/pytest tests/browser
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -52,5 +56,11 @@ table: .venv/installed
 		"onnxruntime-genai>=0.18" onnx-ir
 	touch $@
 
+.venv-browser/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-browser
+	.venv-browser/bin/python -m pip install --quiet --upgrade pip
+	.venv-browser/bin/python -m pip install --quiet -e ".[notebook]" "notebook>=7" playwright "pytest>=8.3" "pytest-timeout>=2.3"
+	touch $@
+
 clean:
-	rm -rf .venv .venv-extra .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-extra .venv-browser artifacts .pytest_cache .mypy_cache .ruff_cache

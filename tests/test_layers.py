@@ -17,9 +17,9 @@ LAYERS = [
     },
     {"convert", "backends"},
     {"generation"},
-    {"checkpoints", "folders", "judge_folder", "prepared", "loaded_model", "builds", "loading", "placing", "residents"},
+    {"checkpoints", "folders", "judge_folder", "prepared", "loaded_model", "builds", "fetching", "loading", "placing", "residents"},
     {"session", "answers", "call_options", "choosing", "many", "titling", "inventory", "model_facts", "worker"},
-    {"lab", "tune", "serve", "doctor", "cli", "__main__"},
+    {"lab", "tune", "serve", "doctor", "cli", "widgets", "__main__"},
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

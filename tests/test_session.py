@@ -259,3 +259,19 @@ def test_unloaded_session_ends_its_streams_and_goes_on(tiny_gguf):
         list(stream)
         assert stream.result.finish_reason == "cancelled"
         assert session.complete("the cat", max_tokens=4).usage.completion_tokens > 0
+
+
+def test_title_is_heard_while_it_is_written(session):
+    heard = []
+    title = session.title_result(MESSAGE, recipe=short_recipe(), on_chunk=heard.append)
+    assert "".join(heard) == title.completion.text != ""
+    assert session.title_result("hi", on_chunk=heard.clear).text is None  # no model, nothing to hear
+
+
+def test_load_tells_its_own_callback(tiny_gguf):
+    events = []
+    with TinySession(tiny_gguf, progress=False, lazy=True) as session:
+        session.load(progress=events.append)
+        assert events[-1].status == "ready"
+        session.load(progress=events.clear)  # it is loaded
+        assert events

@@ -249,3 +249,19 @@ def test_stop_texts_stay_whole_where_the_message_has_their_beginning():
     message = "why is <b>Login</b> not bold in the header of our login page, the closing tag is there"
     title, _ = torn_title("Login</b> not bold in header", message=message)
     assert title.raw == "Login</b> not bold in header"
+
+
+def test_first_answer_is_heard_piece_by_piece_and_no_other():
+    text = tokenizer()
+    engine = Engine(
+        Ranked(["Flaky login test on Node 20", "Flaky login test on Node 18"], text),
+        text,
+        [IM_END],
+        cache_bytes=1 << 20,
+    )
+    heard = []
+    prefix_tokens = titling.fixed_prefix(text, RECIPE)
+    title = titling.model_title(engine, MESSAGE, RECIPE, prefix_tokens, on_chunk=heard.append)
+    assert title.text == "Flaky login test on Node 18"
+    assert "".join(heard) == "Flaky login test on Node 20"
+    assert len(heard) > 10

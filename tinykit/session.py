@@ -24,6 +24,7 @@ from tinykit.failures import FailedRun
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task
 from tinykit.generation.engine import Engine
 from tinykit.generation.judging import Judge
+from tinykit.generation.result import Chunk
 from tinykit.language import is_english
 from tinykit.loaded_model import Loaded, not_for_text
 from tinykit.loading import DEFAULT_MODEL, FAILURES, checked_dtype, load
@@ -135,16 +136,20 @@ class TinySession(Answers, Choosing):
         Where the model is loaded in this process nothing is done: it would be in your way.
         """
 
-    def load(self) -> Loaded:
-        """Load the model if it is not loaded, and return what was loaded."""
-        return self._load(self.spec)
+    def load(self, *, progress: Callable[[ProgressEvent], None] | None = None) -> Loaded:
+        """Load the model if it is not loaded, and return what was loaded.
 
-    def _load(self, spec: ModelSpec) -> Loaded:
+        Args:
+            progress: Gets this load's `ProgressEvent`s in place of the session's own display.
+        """
+        return self._load(self.spec, **({} if progress is None else {"progress": Progress(progress)}))
+
+    def _load(self, spec: ModelSpec, **changes: Any) -> Loaded:
         with self._lock:
             if self._is_closed:
                 raise ClosedError("This session was closed.", hint="Make a new TinySession.")
             if spec.key not in self._loaded:
-                self._loaded[spec.key] = load(spec, **self._load_options)
+                self._loaded[spec.key] = load(spec, **{**self._load_options, **changes})
             return self._loaded[spec.key]
 
     def _chat_engine(self) -> Engine:
@@ -200,12 +205,15 @@ class TinySession(Answers, Choosing):
         message: str | Sequence[Message | Mapping[str, str]],
         *,
         recipe: str | Path | Recipe | None = None,
+        on_chunk: Callable[[Chunk], object] | None = None,
     ) -> Title:
         """The same with the model's raw reply, every step from it to the title, and timings.
 
         Args:
             message: The first message of a chat, or its messages, of which the last six count.
             recipe: Another recipe than the session's, for this title.
+            on_chunk: Called with each piece of the model's first answer, before the next is made. The checks
+                may prefer another answer, or the message's own words.
 
         Raises:
             OptionError: `message` is neither text nor messages.
@@ -215,11 +223,12 @@ class TinySession(Answers, Choosing):
         text = message_text(message, chosen)
         if (found := without_model(text, chosen)) is not None:
             return found
-        return self._title(text, chosen)
+        return self._title(text, chosen, on_chunk)
 
-    def _title(self, text: str, recipe: Recipe) -> Title:
+    def _title(self, text: str, recipe: Recipe, on_chunk: Callable[[Chunk], object] | None = None) -> Title:
         engine = self.load().engine
-        return model_title(engine, text, recipe, self._prefix_tokens(engine, recipe))
+        prefix_tokens = self._prefix_tokens(engine, recipe)
+        return model_title(engine, text, recipe, prefix_tokens, on_chunk=on_chunk)
 
     def _title_task(
         self, message: str | Sequence[Message | Mapping[str, str]], recipe: Recipe, exact: bool

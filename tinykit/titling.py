@@ -14,7 +14,7 @@ from tinykit.generation.batch import Task, run_task
 from tinykit.generation.cache import shared_prefix
 from tinykit.generation.engine import Engine
 from tinykit.generation.request import GenerationOptions, Request
-from tinykit.generation.result import Completion, Usage
+from tinykit.generation.result import Chunk, Completion, Usage
 from tinykit.generation.slots import passing_slot
 from tinykit.reasons import Reason, Step, explain
 from tinykit.recipes import MIN_MESSAGE_CHARS, Recipe
@@ -74,13 +74,20 @@ def first_words_title(message: str, recipe: Recipe, *why: Step) -> Title:
     return Title(found.text, raw, (*why, *found.why), recipe.name)
 
 
-def model_title(engine: Engine, message: str, recipe: Recipe, prefix_tokens: int) -> Title:
+def model_title(
+    engine: Engine,
+    message: str,
+    recipe: Recipe,
+    prefix_tokens: int,
+    *,
+    on_chunk: Callable[[Chunk], object] | None = None,
+) -> Title:
     """A title by the model: the first of the recipe's candidates that passes all checks.
 
     If none does, the one with the least against it, or the recipe's fallback. `prefix_tokens` is what
-    `fixed_prefix` says for this recipe.
+    `fixed_prefix` says for this recipe; `on_chunk` gets the pieces of the first candidate.
     """
-    return run_task(engine, title_task(engine, message, recipe, prefix_tokens))
+    return run_task(engine, title_task(engine, message, recipe, prefix_tokens), on_chunk=on_chunk)
 
 
 def title_task(

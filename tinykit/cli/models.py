@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -69,6 +68,7 @@ def download(
     A key is one of 'tinykit models', a repo of the hub (owner/name), a .gguf file or a folder. What 'verify'
     found damaged is fetched again.
     """
+    from tinykit.fetching import fetch_model
     from tinykit.inventory import damaged_dtypes, drop_damaged
     from tinykit.loading import DEFAULT_MODEL
     from tinykit.registry import get_model, known_models
@@ -76,7 +76,7 @@ def download(
     def fetch(name: str) -> dict[str, Any]:
         spec = get_model(name)
         drop_damaged(spec)
-        folder = _fetch(spec, dtype, backend, force=force, offline=offline)
+        folder = fetch_model(spec, dtype, backend=backend, force=force, offline=offline)
         damaged = damaged_dtypes(spec)
         more = "".join(f"\nIts {one} is damaged; mend it with: --dtype {one}" for one in damaged)
         return {
@@ -188,28 +188,6 @@ def info(key: str, remote: bool, dtype: str | None, backend: BackendName, as_jso
     elif row["here"] == "no" and any(isinstance(source, HubSource) for source in spec.sources):
         row["hint"] = f"the hub knows more: tinykit models info {key} --remote"
     click.echo(json.dumps(row, indent=1) if as_json else info_table(row))
-
-
-def _fetch(
-    spec: ModelSpec, dtype: str | None, backend: BackendName, *, force: bool, offline: bool | None
-) -> Path:
-    """A model's files, imported if they are of a kind that needs it."""
-    from tinykit import hub, settings, sources
-    from tinykit.loading import checked_dtype, prepare
-    from tinykit.progress import Progress
-    from tinykit.registry import HubSource
-
-    progress, chosen = Progress(), checked_dtype(dtype, spec)
-    source = next(iter(spec.sources_for(backend)), None)
-    if isinstance(source, HubSource):
-        spec.check_backend(backend)
-        if force:
-            is_offline = bool(settings.get("offline", offline))
-            hub.fetch(source, chosen, model=spec.key, progress=progress, offline=is_offline, force=True)
-        return sources.fetch(spec, chosen, backend=backend, progress=progress, offline=offline)
-    if source is None or backend != "onnx":
-        return sources.fetch(spec, chosen, backend=backend, progress=progress, offline=offline)
-    return prepare(spec, chosen, progress=progress, offline=offline)
 
 
 def _names(keys: Iterable[str], is_all: bool, is_old: bool = False) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from tinykit.errors import TinykitError
 from tinykit.generation.engine import Engine
 from tinykit.generation.request import Request
-from tinykit.generation.result import CancelledBy, Completion
+from tinykit.generation.result import CancelledBy, Chunk, Completion
 from tinykit.generation.rows import Rows
 from tinykit.generation.run import Cancelled, Run
 
@@ -49,16 +49,22 @@ def _until_cancelled(engine: Engine, tasks: Iterable[Task[T]]) -> Iterator[tuple
         yield index, task
 
 
-def run_task(engine: Engine, task: Task[T]) -> T:
-    """The result of a single task.
+def run_task(engine: Engine, task: Task[T], *, on_chunk: Callable[[Chunk], object] | None = None) -> T:
+    """The result of a single task; `on_chunk` gets the pieces of the first thing it asks.
 
     Raises: whatever the task or the engine raises.
     """
+    listening: dict[str, Any] = {} if on_chunk is None else {"on_chunk": on_chunk}
     try:
         asked = next(task)
         while True:
             try:
-                found = engine.generate(asked) if isinstance(asked, Request) else together(engine, asked)
+                found = (
+                    engine.generate(asked, **listening)
+                    if isinstance(asked, Request)
+                    else together(engine, asked)
+                )
+                listening = {}
             except TinykitError as error:
                 asked = task.throw(error)
             except KeyboardInterrupt as error:

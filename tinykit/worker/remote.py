@@ -151,8 +151,8 @@ class RemoteModel:
                 )
             return self._client
 
-    def load(self) -> None:
-        """Let the worker load the model, if it has not.
+    def load(self, progress: Progress | None = None) -> None:
+        """Let the worker load the model, if it has not; `progress` shows it in place of the session's.
 
         Raises: what loading it here would raise, and WorkerError.
         """
@@ -160,7 +160,11 @@ class RemoteModel:
             if self.info is not None and self._client is not None and self._client.is_usable:
                 return
             started_s = time.perf_counter()
-            found = self._result("load", {"offline": self._options.get("offline")}, self.on_event)
+            shown, self._progress = self._progress, progress or self._progress
+            try:
+                found = self._result("load", {"offline": self._options.get("offline")}, self.on_event)
+            finally:
+                self._progress = shown
             self.info, self.is_judge, self.asked = info_of(found["info"]), found["is_judge"], found["asked"]
             self.load_s += time.perf_counter() - started_s
         for one in found["warnings"]:

@@ -26,6 +26,7 @@ from tinykit.generation.slots import checked_slot
 from tinykit.generation.stream import Stream
 from tinykit.many import failed_completion, failed_title, prompt_messages
 from tinykit.model_spec import ModelSpec
+from tinykit.progress import Progress, ProgressEvent
 from tinykit.recipes import Recipe
 from tinykit.registry import get_model
 from tinykit.session import TinySession, message_text, without_model
@@ -50,10 +51,10 @@ class SharedSession(TinySession):
 
     _remotes: dict[str, RemoteModel]
 
-    def load(self) -> Any:
+    def load(self, *, progress: Callable[[ProgressEvent], None] | None = None) -> Any:
         """Start the worker if it is not there, and let it load the model if it has not."""
         model = self._remote(self.spec)
-        model.load()
+        model.load(None if progress is None else Progress(progress))
         return model
 
     def start(self, *, is_loading: bool = True) -> int:
@@ -221,7 +222,7 @@ class SharedSession(TinySession):
         ask = partial(self._ask, op="answer_all", many="prompts", params=params, read=read)
         return self._ask_for_all(self._chat_remote, ask, asked, found, failed_completion, "completions")
 
-    def _title(self, text: str, recipe: Recipe) -> Title:
+    def _title(self, text: str, recipe: Recipe, on_chunk: Callable[[Chunk], object] | None = None) -> Title:
         found: list[Title | TinykitError | None] = [None]
         params = {"recipe": recipe.to_dict()}
         model = self._remote(self.spec)
@@ -230,7 +231,10 @@ class SharedSession(TinySession):
         )
         if isinstance(found[0], TinykitError):
             raise found[0]
-        return found[0] or failed_title(None, recipe)
+        title = found[0] or failed_title(None, recipe)
+        if on_chunk is not None and title.completion is not None:  # titles come whole from a worker
+            on_chunk(Chunk(title.completion.text, title.completion.token_ids, is_last=True))
+        return title
 
     def _titles(self, messages: Sequence[Any], recipe: Recipe, size: int, exact: bool) -> list[Title]:
         found: list[Title | TinykitError | None] = [None] * len(messages)
