@@ -443,3 +443,11 @@ def test_group_of_commands_is_there_when_asked_for():
     assert cli.cli is commands.cli
     with pytest.raises(AttributeError, match="nope"):
         cli.nope
+
+
+def test_bench_prints_a_table_or_json(run, gguf, wordy):
+    code, out, _ = run("bench", "-m", gguf, "--runs", 1, "--warm")
+    assert code == 0 and "tiny: 1 runs on cpu" in out and "first token, ms" in out
+    code, out, _ = run("bench", "-m", gguf, "--runs", 1, "--warm", "--json")
+    assert code == 0 and json.loads(out)["cold"] is None
+    assert run("bench", "-m", gguf, "--runs", 0, "--warm")[0] == 2

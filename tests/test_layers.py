@@ -9,7 +9,7 @@ import tinykit
 
 ROOT = Path(tinykit.__file__).parent
 LAYERS = [
-    {"displays", "errors", "events", "optional", "settings", "progress"},
+    {"charts", "displays", "errors", "markup", "events", "optional", "settings", "progress"},
     {
         "casing", "catalog", "checks", "devices", "disk", "download", "failures", "extraction", "fillers", "focus", "hub", "hub_cache", "hub_listing", "hub_notes", "language", "package_index", "phrases",
         "marks", "model_config", "model_files", "model_spec", "own_models", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "token_bytes", "wordlists", "tokenizer", "chat_template",
@@ -18,8 +18,8 @@ LAYERS = [
     {"convert", "backends"},
     {"generation"},
     {"checkpoints", "folders", "judge_folder", "prepared", "loaded_model", "builds", "fetching", "loading", "placing", "residents"},
-    {"session", "answers", "call_options", "choosing", "many", "titling", "inventory", "model_facts", "worker"},
-    {"lab", "tune", "serve", "doctor", "cli", "widgets", "__main__"},
+    {"session", "answers", "call_options", "choosing", "many", "titling", "inventory", "latency", "model_facts", "views", "worker"},
+    {"lab", "tune", "serve", "doctor", "cli", "magics", "widgets", "__main__"},
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

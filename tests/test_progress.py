@@ -194,7 +194,14 @@ def notebook(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    monkeypatch.setenv("TINYKIT_STABLE", "0")  # although pytest runs it
     return shown
+
+
+def test_notebook_that_has_to_be_stable_shows_nothing(clock, notebook, monkeypatch):
+    monkeypatch.delenv("TINYKIT_STABLE")
+    work(None, clock, steps=4, step_s=1, amount=25, total=100)
+    assert notebook == []
 
 
 def test_notebook_updates_one_line_of_plain_text(clock, notebook, capsys):
@@ -406,7 +413,8 @@ with Progress().stage("thing", total=100, unit="B") as stage:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_real_notebook_keeps_the_sentence_only():
+def test_real_notebook_keeps_the_sentence_only(monkeypatch):
+    monkeypatch.setenv("TINYKIT_STABLE", "0")
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(BUSY_CELL)])
     nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()

@@ -1,9 +1,12 @@
 """What README.md says of files, commands, settings and recipes is what is there."""
 
+import json
 import re
 from pathlib import Path
 
 from tinykit import RECIPES, cli, settings
+from tinykit.magics import options
+from tinykit.magics.commands import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,6 +29,25 @@ def test_every_command_is_shown():
 
 def test_settings_table_is_the_codes_own():
     assert settings.table() in README
+
+
+def test_tables_of_the_magics_are_the_codes_own():
+    assert options.table() in README
+    for name, command in COMMANDS.items():
+        named = f"{name} [{command.metavar}]" if command.metavar else name
+        assert f"| `%tiny {named}` | {command.help} |" in README
+    for magic in re.findall(r"^\| `%%?tiny (\w+)", README, re.MULTILINE):
+        assert magic in COMMANDS
+
+
+def test_every_notebook_is_in_the_index_and_clean():
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        assert f"[{path.stem}](notebooks/{path.name})" in README
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        assert saved["metadata"] == {}, path.name  # what differs by machine, and widgets
+        for cell in saved["cells"]:
+            assert set(cell["metadata"]) <= {"tags"}, path.name
+        assert "/tmp/" not in path.read_text(encoding="utf-8")
 
 
 def test_every_recipe_is_named():

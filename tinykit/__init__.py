@@ -87,5 +87,19 @@ def __getattr__(name: str) -> Any:
     return found
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """What `%load_ext tinykit` calls: adds `%title`, `%tiny` and `%%tiny_eval`, and shows nothing."""
+    from tinykit import magics
+
+    magics.load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """What `%unload_ext tinykit` calls. Models stay loaded."""
+    from tinykit import magics
+
+    magics.unload(shell)
+
+
 def __dir__() -> list[str]:
     return sorted(__all__)

@@ -20,7 +20,7 @@ from tinykit.generation.saving import restore_state, save_state
 from tinykit.generation.slots import checked_slot
 from tinykit.generation.stream import Stream
 from tinykit.many import as_list, checked_count, failed_completion, prompt_messages, run_in_order
-from tinykit.progress import Progress
+from tinykit.progress import Progress, ProgressEvent
 from tinykit.tokenizer import Message
 
 
@@ -182,11 +182,13 @@ class Answers:
         *,
         system: str | None = None,
         batch_size: int = DEFAULT_BATCH_SIZE,
+        progress: bool | Callable[[ProgressEvent], None] | None = None,
         **options: Unpack[CallOptions],
     ) -> list[Completion]:
         """Answers to many messages or chats, in their order; what failed has its `error`, and loses no other.
 
-        `timeout_s` counts for all of them together: those that are not done by then are cancelled.
+        `timeout_s` counts for all of them together: those that are not done by then are cancelled. `progress`
+        is another than the session's, for this call.
 
         Raises:
             OptionError: an option that cannot be used.
@@ -195,7 +197,8 @@ class Answers:
         """
         started = time.perf_counter()
         checked, size = generation_options(options), checked_count(batch_size, "batch_size")
-        return self._answer_all(as_list(prompts, "prompts"), system, checked, size, started)
+        shown = self._progress if progress is None else Progress(progress)
+        return self._answer_all(as_list(prompts, "prompts"), system, checked, size, started, shown)
 
     def cancel(self) -> int:
         """End whatever this session is doing, from another thread; returns how many generations that was.
@@ -276,11 +279,12 @@ class Answers:
         options: GenerationOptions,
         size: int,
         started: float,
+        progress: Progress,
     ) -> list[Completion]:
         tasks = [self._completion_task(one, system, options, started) for one in prompts]
         engine = self._chat_engine() if tasks else None
         return run_in_order(
-            engine, tasks, failed_completion, batch_size=size, progress=self._progress, unit="completions"
+            engine, tasks, failed_completion, batch_size=size, progress=progress, unit="completions"
         )
 
     def _completion_task(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tinykit import settings
 from tinykit.events import ProgressEvent, Status
 
 if TYPE_CHECKING:
@@ -17,6 +19,16 @@ _EVENT_INTERVAL_S = 0.1
 _MAX_LINES = 10
 
 _log = logging.getLogger("tinykit")
+
+
+def is_stable() -> bool:
+    """Whether a notebook's outputs shall be the same in every run: no progress, no updates of a display.
+
+    The setting `stable` says it; without it, that a test runs the kernel, as nbval does. It compares what a
+    notebook has saved with the messages of a run, and knows no updates.
+    """
+    chosen = settings.get("stable")
+    return "PYTEST_CURRENT_TEST" in os.environ if chosen is None else bool(chosen)
 
 
 class Display:

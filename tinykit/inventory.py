@@ -14,9 +14,12 @@ from typing import Any
 
 from tinykit import hub, sources, store
 from tinykit.errors import CacheError, ChecksumError, ModelFileError, UnknownModelError
+from tinykit.markup import Table
 from tinykit.model_config import read_config
 from tinykit.progress import size_text
 from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource, get_model, known_models
+
+_OF_THIS_MACHINE = ("disk_bytes", "source", "builds")
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,30 @@ def _old_builds_note(rows: Sequence[dict[str, Any]]) -> str:
     sizes = "\n".join(f"{size_text(size)} of {key}" for key, size in old.items())
     remedy = "Remove it with: tinykit models remove --old --all"
     return f"\n\nAlso on disk, and of no use any more:\n{sizes}\n{remedy}"
+
+
+def models_view(*, with_sizes: bool = False) -> Table:
+    """The models for a notebook; how much lies on the disk is left out if not asked for."""
+    header = ["model", "for", "download", "family", "here"] + ["on disk"] * with_sizes
+    rows = [
+        [
+            row["key"],
+            row["good_for"],
+            _size(row["download_bytes"], unknown="?" if row["from"] else "-"),
+            row["family"] or "?",
+            row["here"],
+            *([_size(row["disk_bytes"])] if with_sizes else []),
+        ]
+        for row in model_rows()
+    ]
+    return Table.of("Models that are known or here", header, rows, {2, 5})
+
+
+def info_view(row: dict[str, Any], *, with_paths: bool = False) -> Table:
+    """A row of `model_rows` for a notebook, one fact a line; paths and sizes of this machine on request."""
+    kept = {name: of for name, of in row.items() if with_paths or name not in _OF_THIS_MACHINE}
+    shown = [(name.replace("_", " ").removesuffix(" bytes"), _fact(name, of)) for name, of in kept.items()]
+    return Table.of(str(row["key"]), ("fact", "value"), [(name, value) for name, value in shown if value])
 
 
 def info_table(row: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from tinykit import settings
-from tinykit.displays import QUIET_S, Bar, Display, Events, Lines, NotebookBar
+from tinykit.displays import QUIET_S, Bar, Display, Events, Lines, NotebookBar, is_stable
 from tinykit.events import ProgressEvent, subscribe, tell
 
 __all__ = ["FileCounter", "Progress", "ProgressEvent", "Stage", "size_text", "subscribe"]
@@ -228,7 +228,7 @@ class Progress:
         if mode == "plain":
             return Lines()
         if _is_notebook():
-            return NotebookBar()
+            return Display() if is_stable() else NotebookBar()
         return Bar() if sys.stderr is not None and sys.stderr.isatty() else Lines()
 
 

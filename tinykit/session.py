@@ -29,6 +29,7 @@ from tinykit.language import is_english
 from tinykit.loaded_model import Loaded, not_for_text
 from tinykit.loading import DEFAULT_MODEL, FAILURES, checked_dtype, load
 from tinykit.many import as_list, checked_count, failed_title, run_in_order
+from tinykit.markup import Bundle
 from tinykit.progress import Progress, ProgressEvent
 from tinykit.reasons import Reason, Step
 from tinykit.recipes import DEFAULT_RECIPE, Recipe, get_recipe
@@ -37,6 +38,7 @@ from tinykit.residents import release
 from tinykit.titles import has_task, has_text, prepare_conversation
 from tinykit.titling import Title, first_words_title, fixed_prefix, model_title, no_task, title_task
 from tinykit.tokenizer import Message, as_messages
+from tinykit.views import session_view
 
 if TYPE_CHECKING:
     from tinykit.worker.remote import WorkerStatus
@@ -96,6 +98,7 @@ class TinySession(Answers, Choosing):
         shared: bool = False,
     ) -> None:
         self.spec = model if isinstance(model, ModelSpec) else _spec(model, adapter)
+        self.asked_for = tuple(None if name is None else str(name) for name in (model, adapter))
         wanted = recipe if recipe is not None else settings.get("recipe") or self.spec.recipe
         self.recipe = get_recipe(wanted or DEFAULT_RECIPE)
         checked_dtype(dtype, self.spec)
@@ -167,6 +170,16 @@ class TinySession(Answers, Choosing):
 
     def _judges(self) -> list[Judge]:
         return [loaded.judge for loaded in list(self._loaded.values()) if loaded.is_judge]
+
+    @property
+    def load_options(self) -> dict[str, Any]:
+        """What the session was told about where and how to load, by keyword."""
+        return dict(self._load_options)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the session holds a model in memory."""
+        return bool(self._loaded)
 
     @property
     def load_s(self) -> float:
@@ -273,6 +286,7 @@ class TinySession(Answers, Choosing):
         recipe: str | Path | Recipe | None = None,
         batch_size: int = DEFAULT_BATCH_SIZE,
         exact: bool = False,
+        progress: bool | Callable[[ProgressEvent], None] | None = None,
     ) -> list[Title]:
         """The same with all that `title_result` tells; what failed has its `error`, and loses no other.
 
@@ -281,6 +295,7 @@ class TinySession(Answers, Choosing):
             recipe: Another recipe than the session's.
             batch_size: Messages under way at once; more are faster up to a point, and need more memory.
             exact: Each as if it were alone, to the last bit, where `batch_size` could make a difference.
+            progress: Another than the session's, for the titles of this call.
 
         Raises:
             KeyboardInterrupt: Ctrl-C; its `partial` lists each `Title` so far (also from `titles`), those
@@ -288,13 +303,16 @@ class TinySession(Answers, Choosing):
         """
         chosen = self.recipe if recipe is None else get_recipe(recipe)
         size = checked_count(batch_size, "batch_size")
-        return self._titles(as_list(messages, "messages"), chosen, size, exact)
+        shown = self._progress if progress is None else Progress(progress)
+        return self._titles(as_list(messages, "messages"), chosen, size, exact, shown)
 
-    def _titles(self, messages: Sequence[Any], recipe: Recipe, size: int, exact: bool) -> list[Title]:
+    def _titles(
+        self, messages: Sequence[Any], recipe: Recipe, size: int, exact: bool, progress: Progress
+    ) -> list[Title]:
         tasks = [self._title_task(message, recipe, exact) for message in messages]
         engine = self.load().engine if recipe.method == "model" and tasks else None
         failed = partial(failed_title, recipe=recipe)
-        return run_in_order(engine, tasks, failed, batch_size=size, progress=self._progress, unit="titles")
+        return run_in_order(engine, tasks, failed, batch_size=size, progress=progress, unit="titles")
 
     def unload(self) -> None:
         """Release the memory of what is loaded; the next call that needs a model loads it again.
@@ -336,6 +354,16 @@ class TinySession(Answers, Choosing):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    _loaded_where = "loaded"
+
+    def _shown_model(self) -> Any:
+        """What there is of the session's model now, with its info; None if it is not loaded."""
+        return self._loaded.get(self.spec.key)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        """What a notebook shows: the facts that are the same on every machine; the others are metadata."""
+        return session_view(self)
 
     def __repr__(self) -> str:
         if self.spec.key not in self._loaded:

@@ -111,6 +111,10 @@ SETTINGS: dict[str, Setting] = {
             "worker_dir", Path, None,
             "Folder for the workers' sockets; by default in the user's runtime folder.",
         ),
+        Setting(
+            "stable", bool, None,
+            "Each output of a notebook at once, without progress; by default where pytest runs the kernel.",
+        ),
     )
 }  # fmt: skip
 

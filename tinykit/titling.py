@@ -16,10 +16,12 @@ from tinykit.generation.engine import Engine
 from tinykit.generation.request import GenerationOptions, Request
 from tinykit.generation.result import Chunk, Completion, Usage
 from tinykit.generation.slots import passing_slot
+from tinykit.markup import Bundle
 from tinykit.reasons import Reason, Step, explain
 from tinykit.recipes import MIN_MESSAGE_CHARS, Recipe
 from tinykit.scripts import count_words
 from tinykit.tokenizer import Message, Tokenizer
+from tinykit.views import title_view
 from tinykit.wordlists import SMALL_WORDS
 
 _UNSURE = 0.5  # branches leave the first answer where another token is nearly as likely: by this log-ratio
@@ -60,6 +62,10 @@ class Title:
     def explain(self) -> str:
         """The steps as numbered lines."""
         return explain(self.why)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        """What a notebook shows: the title, or that there is none and why; times are metadata."""
+        return title_view(self)
 
 
 def no_task(recipe: Recipe) -> Title:

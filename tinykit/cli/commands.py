@@ -268,6 +268,22 @@ def _max_tokens(text: str) -> int:
 
 
 @cli.command()
+@click.option("--runs", type=int, default=5, show_default=True, help="How often to do each thing.")
+@click.option("-r", "--recipe", help="How to make titles: a name, or a JSON or TOML file.")
+@click.option("--warm", is_flag=True, help="Leave out the new process.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@session_options
+def bench(runs: int, recipe: str | None, warm: bool, as_json: bool, **options: Any) -> None:
+    """Measure how fast a model is on this machine: from a new process, loaded again, and at work."""
+    from tinykit.latency import measure
+    from tinykit.session import TinySession
+
+    with TinySession(lazy=True, **options) as session:
+        found = measure(session, recipe=recipe, runs=runs, cold=not warm)
+    click.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))
+
+
+@cli.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--hub", is_flag=True, help="Also ask whether the hub answers.")
 def doctor(as_json: bool, hub: bool) -> None:

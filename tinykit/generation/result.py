@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
 from tinykit.errors import TinykitError
 from tinykit.generation.sampling import TokenLogprob
+from tinykit.markup import Bundle, block, bundle, note
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 CancelledBy = Literal["interrupt", "cancel", "timeout", "close"]
@@ -148,6 +149,41 @@ class Completion:
         steps = len(self.token_ids) - 1
         return steps / self.timings.decode_s if steps > 0 and self.timings.decode_s > 0 else None
 
+    @property
+    def note(self) -> str:
+        """That the answer is not whole, in a few words; empty if it ended by itself."""
+        if self.error is not None:
+            return f"(failed: {self.error})"
+        if self.finish_reason == "length":
+            return f"(cut off after {len(self.token_ids)} tokens: no more were allowed)"
+        if self.cancelled_by == "timeout":
+            return "(stopped: the time was up)"
+        return "(stopped before its end)" if self.finish_reason == "cancelled" else ""
+
+    @property
+    def stats(self) -> str:
+        """Tokens, seconds and seed in one line."""
+        usage, timings, speed = self.usage, self.timings, self.decode_tokens_per_s
+        parts = [
+            f"{usage.prompt_tokens} + {usage.completion_tokens} tokens",
+            "" if timings.ttft_s is None else f"first after {timings.ttft_s:.3f} s",
+            f"{timings.total_s:.3f} s in all",
+            f"{speed:.0f} tokens/s" if speed else "",
+            "" if self.seed is None else f"seed {self.seed}",
+        ]
+        return ", ".join(part for part in parts if part)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What differs from run to run, for a display's metadata."""
+        return {
+            "finish_reason": self.finish_reason,
+            "cancelled_by": self.cancelled_by,
+            "seed": self.seed,
+            "usage": asdict(self.usage),
+            "timings": asdict(self.timings),
+        }
+
     def __str__(self) -> str:
         return self.text
 
@@ -172,5 +208,10 @@ class Completion:
         return hash(self.text)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What IPython shows: the text."""
+        """What IPython shows of it in a list: the text."""
         printer.text(self.text)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        """What a notebook shows: the text, and a note if it is not whole; times are metadata."""
+        text = "\n".join(part for part in (self.text, self.note) if part)
+        return bundle(text, block(self.text) + (note(self.note) if self.note else ""), self.facts)

@@ -209,6 +209,7 @@ class SharedSession(TinySession):
         options: GenerationOptions,
         size: int,
         started: float,
+        progress: Progress,
     ) -> list[Completion]:
         found: list[Completion | TinykitError | None] = [None] * len(prompts)
         asked: dict[int, list[list[str]]] = {}
@@ -220,7 +221,9 @@ class SharedSession(TinySession):
         params = {"options": options_values(options), "batch_size": size, "timeout_s": options.timeout_s}
         read = lambda values: completion_of(values["completion"], options.constraint)  # noqa: E731
         ask = partial(self._ask, op="answer_all", many="prompts", params=params, read=read)
-        return self._ask_for_all(self._chat_remote, ask, asked, found, failed_completion, "completions")
+        return self._ask_for_all(
+            self._chat_remote, ask, asked, found, failed_completion, progress, "completions"
+        )
 
     def _title(self, text: str, recipe: Recipe, on_chunk: Callable[[Chunk], object] | None = None) -> Title:
         found: list[Title | TinykitError | None] = [None]
@@ -231,12 +234,14 @@ class SharedSession(TinySession):
         )
         if isinstance(found[0], TinykitError):
             raise found[0]
-        title = found[0] or failed_title(None, recipe)
+        title = failed_title(None, recipe) if found[0] is None else found[0]
         if on_chunk is not None and title.completion is not None:  # titles come whole from a worker
             on_chunk(Chunk(title.completion.text, title.completion.token_ids, is_last=True))
         return title
 
-    def _titles(self, messages: Sequence[Any], recipe: Recipe, size: int, exact: bool) -> list[Title]:
+    def _titles(
+        self, messages: Sequence[Any], recipe: Recipe, size: int, exact: bool, progress: Progress
+    ) -> list[Title]:
         found: list[Title | TinykitError | None] = [None] * len(messages)
         asked: dict[int, str] = {}
         for index, message in enumerate(messages):
@@ -250,7 +255,9 @@ class SharedSession(TinySession):
         params = {"recipe": recipe.to_dict(), "batch_size": size, "exact": exact}
         ask = partial(self._ask, op="titles", many="messages", params=params, read=_title_in)
         failed = partial(failed_title, recipe=recipe)
-        return self._ask_for_all(lambda: self._remote(self.spec), ask, asked, found, failed, "titles")
+        return self._ask_for_all(
+            lambda: self._remote(self.spec), ask, asked, found, failed, progress, "titles"
+        )
 
     def _ask_for_all(
         self,
@@ -259,11 +266,12 @@ class SharedSession(TinySession):
         asked: Mapping[int, Any],
         found: list[Any],
         failed: Callable[[TinykitError | None], T],
+        progress: Progress,
         unit: str,
     ) -> list[T]:
         """What a worker finds for each of many texts, in groups that fit into a request."""
         try:
-            with self._progress.stage(unit, total=len(found), unit=unit) as stage:
+            with progress.stage(unit, total=len(found), unit=unit) as stage:
                 stage.advance(len(found) - len(asked))
                 for group in _groups(asked):
                     ask(remote(), group, found, lambda: stage.advance(1))
@@ -326,6 +334,12 @@ class SharedSession(TinySession):
         for model in self._models():
             with contextlib.suppress(WorkerError):
                 model.close() if self._is_closed else model.detach()
+
+    _loaded_where = "loaded, shared"
+
+    def _shown_model(self) -> Any:
+        model = self.__dict__.get("_remotes", {}).get(self.spec.key)
+        return None if self._is_closed or model is None or model.info is None else model
 
     def __repr__(self) -> str:
         model = self._models()[0] if self._models() else None

@@ -1,0 +1,261 @@
+"""How fast a model is on this machine: from a new process, loaded again, and once it runs.
+
+Prompts are computed anew each time, so that nothing kept from the run before makes it look faster. The first
+runs only warm up. Figures of a busy machine mean little: `Latency.busy` says what else it had to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tinykit.charts import Bars
+from tinykit.errors import BackendError
+from tinykit.many import checked_count
+from tinykit.markup import Bundle, Table, bundle
+from tinykit.recipes import Recipe
+from tinykit.session import TinySession
+
+PROMPT = "Explain in simple words how a bicycle stays upright."
+MESSAGES = (
+    "why does my docker container exit with code 137",
+    "Plan a three day trip to Lisbon with two kids, we like beaches and trains",
+    "Can you help me write a SQL query that joins orders and customers?",
+)
+_START = """
+import json, sys, time
+begun = time.perf_counter()
+from tinykit import TinySession
+imported = time.perf_counter()
+model, adapter, device, dtype, message = json.loads(sys.argv[1])
+session = TinySession(model, adapter=adapter, device=device, dtype=dtype, progress=False, lazy=True)
+session.load()
+loaded = time.perf_counter()
+session.title(message)
+print(json.dumps([imported - begun, loaded - imported, time.perf_counter() - loaded]))
+"""
+_START_TIMEOUT_S = 600
+_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt): ")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Seconds, or tokens per second, of several runs.
+
+    Attributes:
+        values: One number for each run, in their order.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def p50(self) -> float:
+        """The median."""
+        return statistics.median(self.values)
+
+    @property
+    def p95(self) -> float:
+        """The 95th percentile: nearly the slowest of few runs."""
+        ordered = sorted(self.values)
+        at = 0.95 * (len(ordered) - 1)
+        low = int(at)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+    @property
+    def least(self) -> float:
+        """The smallest number."""
+        return min(self.values)
+
+
+@dataclass(frozen=True)
+class ColdStart:
+    """Seconds of a new process: until tinykit is imported, the model loaded, and the first title there.
+
+    The files are in the system's memory from the run before, unless it is the first since the machine began.
+    """
+
+    import_s: float
+    load_s: float
+    first_title_s: float
+    process_s: float
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What took how many milliseconds."""
+        names = ("import", "load", "first title", "all")
+        seconds = (self.import_s, self.load_s, self.first_title_s, self.process_s)
+        return [
+            (f"new process: {name}, ms", f"{1000 * s:.0f}") for name, s in zip(names, seconds, strict=True)
+        ]
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        table = Table.of("From the start of a process to its first title", ("what", "time"), self.rows(), {1})
+        return bundle(table.text(), table.html(), asdict(self))
+
+
+@dataclass(frozen=True)
+class Latency:
+    """What was measured; ``str()`` and notebooks show it as a table, `plot` as bars.
+
+    Attributes:
+        model: The model's key.
+        runs: How often each thing was done.
+        load_s: Loading the model in a process that has the libraries.
+        ttft_s: From the call to the first token of an answer.
+        answer_s: To the end of it.
+        title_s: A title, with all its alternatives.
+        decode_tokens_per_s: Speed after the first token.
+        prefill_tokens_per_s: Speed of reading the prompt.
+        cold: A new process, if one was started.
+        busy: Processes for each core that the machine had to run before; None if it does not tell.
+        about: Device, precision, threads and the like.
+    """
+
+    model: str
+    runs: int
+    load_s: Spread
+    ttft_s: Spread
+    answer_s: Spread
+    title_s: Spread
+    decode_tokens_per_s: Spread
+    prefill_tokens_per_s: Spread
+    cold: ColdStart | None
+    busy: float | None
+    about: dict[str, Any]
+
+    def table(self) -> Table:
+        """Medians and 95th percentiles; for speeds the slow end."""
+        rows: list[tuple[str, str, str]] = []
+        if self.cold is not None:
+            rows += [(*row, "-") for row in self.cold.rows()]
+        times = {"load again": self.load_s, "first token": self.ttft_s, "answer": self.answer_s,
+                 "title": self.title_s}  # fmt: skip
+        rows += [
+            (f"{name}, ms", f"{1000 * of.p50:.0f}", f"{1000 * of.p95:.0f}") for name, of in times.items()
+        ]
+        speeds = {"read": self.prefill_tokens_per_s, "write": self.decode_tokens_per_s}
+        rows += [(f"{name}, tokens/s", f"{of.p50:.0f}", f"{of.least:.0f}") for name, of in speeds.items()]
+        caption = f"{self.model}: {self.runs} runs on {self.about['device']}, {self.about['threads']} threads"
+        if self.busy is not None and self.busy > 0.3:
+            caption += f"; the machine was busy ({self.busy:.1f} processes a core), so these mean little"
+        return Table.of(caption, ("what", "median", "95 % (speeds: slowest)"), rows, {1, 2})
+
+    def plot(self) -> Bars:
+        """Milliseconds until a user sees something, as bars."""
+        bars = []
+        if self.cold is not None:
+            bars.append(("new process, first title", 1000 * self.cold.process_s))
+        for name, of in (("load again", self.load_s), ("first token", self.ttft_s), ("title", self.title_s)):
+            bars += [(f"{name}, median", 1000 * of.p50), (f"{name}, 95 %", 1000 * of.p95)]
+        return Bars.of(f"Milliseconds to wait for {self.model}", bars)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return self.table().text()
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        return bundle(str(self), self.table().html(), self.to_dict())
+
+
+def cold_start(session: TinySession, message: str = MESSAGES[0]) -> ColdStart:
+    """Start a new process that loads this session's model and titles a message.
+
+    Raises:
+        BackendError: it failed, or took longer than ten minutes.
+    """
+    options = session.load_options
+    given = json.dumps([*session.asked_for, options["device"], options["dtype"], message])
+    started = time.perf_counter()
+    # the same tinykit as here, also where it is not installed
+    path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _START, given],
+            capture_output=True, text=True, check=True, timeout=_START_TIMEOUT_S,
+            env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
+        )  # fmt: skip
+        process_s = time.perf_counter() - started
+        import_s, load_s, title_s = json.loads(done.stdout.splitlines()[-1])
+    except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
+        said = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        why = next((line for line in reversed(said) if _ERROR.match(line)), said[-1] if said else "")
+        raise BackendError(f"The new process for {session.spec.key} failed: {why}") from error
+    return ColdStart(import_s, load_s, title_s, process_s)
+
+
+def measure(
+    session: TinySession,
+    *,
+    recipe: str | Path | Recipe | None = None,
+    runs: int = 5,
+    warmup: int = 1,
+    max_tokens: int = 48,
+    messages: Sequence[str] = MESSAGES,
+    cold: bool = True,
+) -> Latency:
+    """Measure a session's model; takes some ten seconds for a small one.
+
+    Args:
+        session: Its model is loaded anew some times, and stays loaded.
+        recipe: How to title; the session's own by default.
+        runs: How often to do each thing.
+        warmup: So many runs before do not count.
+        max_tokens: Length of the answers.
+        messages: What to title, one after the other.
+        cold: Whether to start a new process as well.
+
+    Raises:
+        OptionError: `runs`, `warmup` or `max_tokens` out of range, or a judge model.
+        KeyboardInterrupt: Ctrl-C; nothing is returned then.
+    """
+    checked_count(runs, "runs")
+    busy = os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
+    started = cold_start(session) if cold else None
+    loads = [_load_s(session) for _ in range(min(runs, 3))]
+    answers = [session.complete(PROMPT, max_tokens=max_tokens, reuse=False) for _ in range(warmup + runs)][
+        warmup:
+    ]
+    titles = [_title_s(session, messages[number % len(messages)], recipe) for number in range(warmup + runs)][
+        warmup:
+    ]
+    info = session.info
+    return Latency(
+        model=session.spec.key,
+        runs=runs,
+        load_s=Spread(tuple(loads)),
+        ttft_s=Spread(tuple(one.timings.ttft_s or one.timings.total_s for one in answers)),
+        answer_s=Spread(tuple(one.timings.total_s for one in answers)),
+        title_s=Spread(tuple(titles)),
+        decode_tokens_per_s=Spread(tuple(one.decode_tokens_per_s or 0.0 for one in answers)),
+        prefill_tokens_per_s=Spread(
+            tuple(one.usage.prompt_tokens / max(one.timings.prefill_s, 1e-9) for one in answers)
+        ),
+        cold=started,
+        busy=busy,
+        about={"device": info.device, "dtype": info.dtype, "backend": info.backend, "threads": info.threads},
+    )
+
+
+def _load_s(session: TinySession) -> float:
+    session.unload()
+    started = time.perf_counter()
+    session.load()
+    return time.perf_counter() - started
+
+
+def _title_s(session: TinySession, message: str, recipe: str | Path | Recipe | None) -> float:
+    started = time.perf_counter()
+    session.title(message, recipe=recipe)
+    return time.perf_counter() - started
