@@ -13,7 +13,7 @@ LAYERS = [
     {
         "casing", "catalog", "checks", "devices", "disk", "download", "failures", "extraction", "fillers", "focus", "hub", "hub_cache", "hub_listing", "hub_notes", "language", "package_index", "phrases",
         "marks", "model_config", "model_files", "model_spec", "own_models", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "token_bytes", "wordlists", "tokenizer", "chat_template",
-        "gguf_names", "graph_data", "hub_files", "known_issues",
+        "gguf_names", "graph_data", "hub_files", "known_issues", "rows",
     },
     {"convert", "backends"},
     {"generation"},

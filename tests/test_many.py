@@ -41,6 +41,19 @@ def test_titles_keep_their_order_and_equal_single_ones(session, batch_size):
     assert session.titles(MESSAGES) == [one.text for one in alone]
 
 
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_titles_as_done_come_one_by_one_and_take_a_message_when_its_turn_comes(session, batch_size):
+    taken = []
+    found, most = {}, 0
+    for index, title in session.titles_as_done(
+        (taken.append(m) or m for m in MESSAGES), batch_size=batch_size
+    ):
+        found[index] = title
+        most = max(most, len(taken) - len(found))
+    assert [found[index].text for index in range(len(MESSAGES))] == session.titles(MESSAGES)
+    assert most <= batch_size
+
+
 def test_failed_title_says_why_and_loses_no_other(session):
     found = session.title_results([MESSAGES[0], 7, MESSAGES[2]])
     assert isinstance(found[1].error, OptionError)

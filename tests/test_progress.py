@@ -422,3 +422,13 @@ def test_real_notebook_keeps_the_sentence_only(monkeypatch):
     assert output.output_type == "display_data"
     assert list(output.data) == ["text/plain"]
     assert output.data["text/plain"].startswith("thing: 100 B in ")
+
+
+def test_time_left_is_told_once_there_is_something_to_tell_it_by(clock):
+    stage = progress.Stage("lab", total=100, unit="titles", initial=20)
+    clock.s += 10
+    assert stage.state_text() == "lab: 20 % of 100 titles"
+    stage.count = 60
+    assert stage.state_text() == "lab: 60 % of 100 titles, about 10 s left"
+    clock.s += 990
+    assert stage.state_text() == "lab: 60 % of 100 titles, about 17 min left"

@@ -9,7 +9,7 @@ from tests import tiny_models as tiny
 from tinykit import TinySession
 from tinykit.errors import PromptTooLongError
 from tinykit.generation.result import Completion, Timings, Usage
-from tinykit.many import title_or_failure
+from tinykit.many import failed_title
 from tinykit.reasons import Reason, Step
 from tinykit.recipes import RECIPES
 from tinykit.titling import Title
@@ -75,12 +75,12 @@ def test_no_title_says_why():
     assert nothing._repr_mimebundle_()[0]["text/plain"] == (
         "(no title)\nThe message is a greeting, thanks or a test, so no title was asked for."
     )
-    failed = title_or_failure(PromptTooLongError("It is long."), RECIPES["plain"])
+    failed = failed_title(PromptTooLongError("It is long."), RECIPES["plain"])
     assert failed._repr_mimebundle_()[0]["text/plain"] == "(no title)\n(failed: It is long.)"
 
 
 def test_tables_of_many():
-    stopped = title_or_failure(None, RECIPES["plain"])
+    stopped = failed_title(None, RECIPES["plain"])
     table = titles_table(
         ["one", [{"role": "user", "content": "two"}]], [TITLE, stopped], why=True, stats=True
     )

@@ -148,7 +148,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _processor() -> str | None:
+def processor() -> str | None:
+    """The name of this machine's processor."""
     if sys.platform == "linux":
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
@@ -179,7 +180,7 @@ _FACTS: dict[str, Callable[[], Any]] = {
     "tinykit": lambda: __version__,
     "python": platform.python_version,
     "platform": platform.platform,
-    "processor": _processor,
+    "processor": processor,
     "cores": os.cpu_count,
     "threads": lambda: settings.get("threads") or default_threads(),
     "memory_free_bytes": _free_memory_bytes,

@@ -55,10 +55,16 @@ def is_english(message: str) -> bool:
     letters = len(_LETTER.findall(text))
     if letters and len(_NOT_LATIN.findall(text)) / letters > _FOREIGN_SCRIPT_SHARE:
         return False
+    english, foreign = evidence(text)
+    return foreign <= english
+
+
+def evidence(text: str) -> tuple[int, int]:
+    """How many words of a text in Latin letters speak for English, and how many against it."""
     words = [word.lower() for word in _WORD.findall(text)]
     english = sum(word in _ENGLISH for word in words)
     foreign = sum(word in _FOREIGN for word in words)
     accented = sum(not word.isascii() and word not in _FOREIGN for word in words)
     if accented >= _MARGIN:
         foreign += accented
-    return foreign <= english
+    return english, foreign

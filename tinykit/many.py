@@ -43,9 +43,7 @@ def run_in_order(
         found[index] = failed(result) if isinstance(result, TinykitError) else result
         is_there[index] = True
 
-    results = (
-        run_tasks(engine, tasks, batch_size=batch_size) if engine is not None else enumerate(map(_now, tasks))
-    )
+    results = as_done(engine, tasks, batch_size=batch_size)
     try:
         with progress.stage(unit, total=len(tasks), unit=unit) as stage:
             for index, result in results:
@@ -65,6 +63,15 @@ def _under_way(results: Iterator[tuple[int, Any]], error: KeyboardInterrupt) -> 
         with suppress(KeyboardInterrupt):
             results.throw(error)
     return getattr(error, "partial", None) or []
+
+
+def as_done(
+    engine: Engine | None, tasks: Iterable[Task[T]], *, batch_size: int
+) -> Iterator[tuple[int, T | TinykitError]]:
+    """Results with the tasks' numbers as they come; a task is taken when its turn has come."""
+    if engine is None:
+        return enumerate(map(_now, tasks))
+    return run_tasks(engine, tasks, batch_size=batch_size)
 
 
 def _now(task: Task[T]) -> T | TinykitError:

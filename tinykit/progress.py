@@ -20,6 +20,7 @@ from tinykit.events import ProgressEvent, subscribe, tell
 __all__ = ["FileCounter", "Progress", "ProgressEvent", "Stage", "size_text", "subscribe"]
 
 _log = logging.getLogger("tinykit")
+_TELLING_S = 5.0  # before that a guess at the time left says nothing
 
 
 class Stage:
@@ -80,7 +81,15 @@ class Stage:
         if self.total is None or self.percent is None:
             return f"{self.label}: {self.amount_text()}"
         total = size_text(self.total) if self.unit == "B" else f"{self.total:,} {self.unit}"
-        return f"{self.label}: {self.percent} % of {total}"
+        return f"{self.label}: {self.percent} % of {total}{self._left_text()}"
+
+    def _left_text(self) -> str:
+        """How long it will still take, once there is something to tell it by."""
+        done = self.count - self.initial
+        if self.elapsed_s < _TELLING_S or done <= 0 or self.total is None:
+            return ""
+        left_s = max(0.0, self.elapsed_s * (self.total - self.count) / done)
+        return f", about {left_s:.0f} s left" if left_s < 90 else f", about {left_s / 60:.0f} min left"
 
     def summary_text(self) -> str:
         """The sentence at the end, such as 'smollm2-135m: 92.9 MB in 3.1 s'."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from tinykit.call_options import names_options
 from tinykit.checkpoints import checked_plan
 from tinykit.choosing import Choosing
 from tinykit.devices import any_machine, this_machine
-from tinykit.errors import ClosedError, OptionError
+from tinykit.errors import ClosedError, OptionError, TinykitError
 from tinykit.failures import FailedRun
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task
 from tinykit.generation.engine import Engine
@@ -28,7 +28,7 @@ from tinykit.generation.result import Chunk
 from tinykit.language import is_english
 from tinykit.loaded_model import Loaded, not_for_text
 from tinykit.loading import DEFAULT_MODEL, FAILURES, checked_dtype, load
-from tinykit.many import as_list, checked_count, failed_title, run_in_order
+from tinykit.many import as_done, as_list, checked_count, failed_title, run_in_order
 from tinykit.markup import Bundle
 from tinykit.progress import Progress, ProgressEvent
 from tinykit.reasons import Reason, Step
@@ -313,6 +313,26 @@ class TinySession(Answers, Choosing):
         engine = self.load().engine if recipe.method == "model" and tasks else None
         failed = partial(failed_title, recipe=recipe)
         return run_in_order(engine, tasks, failed, batch_size=size, progress=progress, unit="titles")
+
+    def titles_as_done(
+        self,
+        messages: Iterable[str | Sequence[Message | Mapping[str, str]]],
+        *,
+        recipe: str | Path | Recipe | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        exact: bool = False,
+    ) -> Iterator[tuple[int, Title]]:
+        """The same one by one, each with its message's number, as soon as it is done.
+
+        A message is taken when its turn has come, so there may be any number of them. After a cancel no
+        further ones come.
+        """
+        chosen = self.recipe if recipe is None else get_recipe(recipe)
+        size = checked_count(batch_size, "batch_size")
+        tasks = (self._title_task(message, chosen, exact) for message in messages)
+        engine = self.load().engine if chosen.method == "model" else None
+        for index, found in as_done(engine, tasks, batch_size=size):
+            yield index, failed_title(found, chosen) if isinstance(found, TinykitError) else found
 
     def unload(self) -> None:
         """Release the memory of what is loaded; the next call that needs a model loads it again.

@@ -17,6 +17,7 @@ from tinykit.cli.options import session_options
 from tinykit.cli.serve import serve
 from tinykit.cli.worker import worker
 from tinykit.errors import OptionError
+from tinykit.lab.command import lab
 from tinykit.tune.command import tune
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ cli.add_command(models)
 cli.add_command(serve)
 cli.add_command(tune)
 cli.add_command(worker)
+cli.add_command(lab)
 
 
 @cli.command()

@@ -1,21 +1,43 @@
-"""The lab: cases, metrics and comparisons, to find out whether a recipe is any good.
+"""The lab: cases, runs, metrics and comparisons, to find out whether a recipe is any good.
 
     from tinykit import lab
-    cases = lab.datasets.titles()
-    print(lab.metrics.score(cases, [my_title(case.message) for case in cases]).table())
+    run = lab.run("messages.csv", ["titles", "plain"])
+    print(run.scores())
+    print(lab.diff(run["plain"], run["titles"]))
 
 The modules are loaded when they are first used.
 """
 
 import importlib
-from types import ModuleType
+from typing import Any
 
-__all__ = ["datasets", "metrics"]
+_MODULES = ("datasets", "metrics", "statistics")
+_HOMES = {
+    "Case": "datasets",
+    "Metric": "metric",
+    "Row": "rows",
+    "Run": "runs",
+    "Target": "plan",
+    "Variant": "plan",
+    "ablate": "ablation",
+    "check": "freezing",
+    "copy_bait": "copybait",
+    "diff": "differences",
+    "load": "runs",
+    "read_cases": "cases",
+    "register_metric": "metrics",
+    "run": "running",
+    "write_cases": "cases",
+}
+
+__all__ = sorted([*_MODULES, *_HOMES])
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name in __all__:
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
         return importlib.import_module(f"tinykit.lab.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"tinykit.lab.{_HOMES[name]}"), name.removesuffix("_metric"))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

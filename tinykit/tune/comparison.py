@@ -8,7 +8,6 @@ from typing import Any
 
 from tinykit.lab import metrics
 from tinykit.lab.datasets import Case
-from tinykit.optional import installed
 from tinykit.progress import Progress, ProgressEvent
 from tinykit.recipes import Recipe
 from tinykit.registry import MODELS, get_model
@@ -36,7 +35,6 @@ def compare(
 ) -> dict[str, metrics.Scores]:
     """Scores of the message's first words, the untuned model, the shipped adapter and the new one."""
     cases = [_case(pair, number) for number, pair in enumerate(pairs)]
-    names = [name for name in _METRICS if name != "chrf" or installed("sacrebleu")]
     options: dict[str, Any] = {"progress": progress, "offline": offline, "lazy": True}
     sessions = {
         "first words": TinySession(recipe="first-words", **options),
@@ -54,7 +52,7 @@ def compare(
                 for case in cases:
                     found.append(session.title(case.message))
                     stage.advance(1)
-            scores[name] = metrics.score(cases, found, metrics=names)
+            scores[name] = metrics.score(cases, found, metrics=_METRICS)
     return scores
 
 

@@ -19,12 +19,24 @@ def is_chat(value: object) -> bool:
 
 def first_exchange(chat: Mapping[str, Any]) -> tuple[str, str] | None:
     """The first user message of a chat and its title; None if there is no message, or no real title."""
-    inner = chat["chat"] if isinstance(chat.get("chat"), Mapping) else chat
-    title = chat.get("title") or inner.get("title")
-    message = next((text for text in _user_texts(inner) if text.strip()), None)
-    if message is None or not isinstance(title, str) or title.strip().casefold() in _UNNAMED:
-        return None
-    return message, title
+    message, title = first_message(chat), chat_title(chat)
+    return None if message is None or title is None else (message, title)
+
+
+def first_message(chat: Mapping[str, Any]) -> str | None:
+    """The first user message of a chat that is not blank."""
+    return next((text for text in _user_texts(_inner(chat)) if text.strip()), None)
+
+
+def chat_title(chat: Mapping[str, Any]) -> str | None:
+    """The title of a chat, if somebody or something gave it one."""
+    title = chat.get("title") or _inner(chat).get("title")
+    return title if isinstance(title, str) and title.strip().casefold() not in _UNNAMED else None
+
+
+def _inner(chat: Mapping[str, Any]) -> Mapping[str, Any]:
+    inner = chat.get("chat")
+    return inner if isinstance(inner, Mapping) else chat
 
 
 def _user_texts(chat: Mapping[str, Any]) -> Iterator[str]:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from tinykit.errors import OptionError
 from tinykit.recipes import Recipe
+from tinykit.rows import read_rows
 from tinykit.scripts import count_words
 from tinykit.tune.exports import first_exchange, is_chat
 
 MIN_PAIRS = 20
 _MIN_HELD_OUT, _MAX_HELD_OUT = 4, 200
 _SHOWN_ROWS = 5
-_ENDINGS = (".jsonl", ".ndjson", ".json", ".csv")
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ def read_pairs(cases: Any) -> list[Pair]:
     Raises:
         OptionError: something in it is no pair; the message names the row.
     """
-    return [pair for pair in _pairs(_rows(cases)) if pair is not None]
+    return [pair for pair in _pairs(read_rows(cases, columns=("message", "title"))) if pair is not None]
 
 
 def checked_pairs(cases: Any, recipe: Recipe) -> PairSet:
@@ -71,7 +67,7 @@ def checked_pairs(cases: Any, recipe: Recipe) -> PairSet:
         OptionError: rows that are no pair, empty messages, titles that the recipe would reject, or fewer
             than 20 pairs.
     """
-    found = _pairs(_rows(cases))
+    found = _pairs(read_rows(cases, columns=("message", "title")))
     pairs = [pair for pair in found if pair is not None]
     _check(pairs, recipe)
     unique: dict[str, Pair] = {}
@@ -126,20 +122,6 @@ def split(pairs: Sequence[Pair], share: float) -> tuple[list[Pair], list[Pair], 
 def order(pair: Pair) -> int:
     """A number that only the message decides; the pairs with the lowest are kept out of the training."""
     return zlib.crc32(pair.message.encode("utf-8", "replace"))
-
-
-def _rows(cases: Any) -> Iterable[Any]:
-    if isinstance(cases, str | Path):
-        return _rows_of_file(Path(cases).expanduser())
-    if hasattr(cases, "columns"):
-        return _rows_of_frame(cases)
-    if isinstance(cases, Iterable) and not isinstance(cases, Mapping | bytes):
-        return cases
-    raise OptionError(
-        f"Cases must be a list of (message, title), a DataFrame or a path, not {type(cases).__name__}.",
-        name="cases",
-        value=cases,
-    )
 
 
 def _pairs(rows: Iterable[Any]) -> list[Pair | None]:
@@ -198,64 +180,3 @@ def _is_hollow(pair: Pair, recipe: Recipe) -> bool:
     return title is not None and (
         not title or title == recipe.no_task_answer or any(stop in title for stop in recipe.stop)
     )
-
-
-def _rows_of_frame(frame: Any) -> list[dict[str, Any]]:
-    """Rows of a DataFrame of pandas or polars, its missing values as None."""
-    missing = [name for name in ("message", "title") if name not in list(frame.columns)]
-    if missing:
-        raise OptionError(
-            f"The DataFrame has no column {missing[0]!r}; it has {', '.join(map(str, frame.columns))}.",
-            name="cases",
-            value=list(frame.columns),
-        )
-    records = frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_dict("records")
-    return [
-        {name: value if _is_there(value) else None for name, value in record.items()} for record in records
-    ]
-
-
-def _is_there(value: Any) -> bool:
-    """Whether a cell holds something: pandas marks what is missing by NaN or by an NA that is neither."""
-    return isinstance(value, str) or not (value is None or value != value or type(value).__name__ == "NAType")
-
-
-def _rows_of_file(path: Path) -> Iterable[Any]:
-    ending = path.suffix.lower()
-    if ending not in _ENDINGS:
-        raise OptionError(
-            f"{path.name} must end in one of {', '.join(_ENDINGS)}.", name="cases", value=str(path)
-        )
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"{path} cannot be read: {error}", name="cases", value=str(path)) from error
-    if ending == ".csv":
-        return _rows_of_csv(text)
-    return _rows_of_json(text, path) if ending == ".json" else list(_rows_of_lines(text, path))
-
-
-def _rows_of_csv(text: str) -> list[dict[str, Any]]:
-    rows = csv.DictReader(io.StringIO(text, newline=""))
-    return [{**row, "title": row["title"] or None} if "title" in row else dict(row) for row in rows]
-
-
-def _rows_of_json(text: str, path: Path) -> Iterable[Any]:
-    rows = _parsed(text, str(path))
-    if not isinstance(rows, list):
-        raise OptionError(f"{path} must hold a list of chats or pairs.", name="cases", value=str(path))
-    return rows
-
-
-def _rows_of_lines(text: str, path: Path) -> Iterator[Any]:
-    # not splitlines, which would also split at characters that JSON allows inside a string
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield _parsed(line, f"{path}, line {number},")
-
-
-def _parsed(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"{where} is not valid JSON: {error}", name="cases", value=text[:200]) from error

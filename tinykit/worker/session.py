@@ -6,8 +6,9 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from tinykit.backends.base import BackendInfo, EncoderInfo
 from tinykit.choosing import Options, Scores
 from tinykit.errors import OptionError, TinykitError, WorkerError
 from tinykit.failures import FailedRun
+from tinykit.generation.batch import DEFAULT_BATCH_SIZE
 from tinykit.generation.engine import Engine, read_all
 from tinykit.generation.judging import Judge, state_text
 from tinykit.generation.lookup import VerifyEvent
@@ -24,13 +26,14 @@ from tinykit.generation.request import GenerationOptions
 from tinykit.generation.result import Chunk, Completion
 from tinykit.generation.slots import checked_slot
 from tinykit.generation.stream import Stream
-from tinykit.many import failed_completion, failed_title, prompt_messages
+from tinykit.many import checked_count, failed_completion, failed_title, prompt_messages
 from tinykit.model_spec import ModelSpec
 from tinykit.progress import Progress, ProgressEvent
 from tinykit.recipes import Recipe
 from tinykit.registry import get_model
 from tinykit.session import TinySession, message_text, without_model
 from tinykit.titling import Title
+from tinykit.tokenizer import Message as TurnMessage
 from tinykit.worker.crashes import CRASHES
 from tinykit.worker.protocol import Message
 from tinykit.worker.remote import RemoteModel, RemoteRun, WorkerStatus, answer_params, as_path
@@ -258,6 +261,21 @@ class SharedSession(TinySession):
         return self._ask_for_all(
             lambda: self._remote(self.spec), ask, asked, found, failed, progress, "titles"
         )
+
+    def titles_as_done(
+        self,
+        messages: Iterable[str | Sequence[TurnMessage | Mapping[str, str]]],
+        *,
+        recipe: str | Path | Recipe | None = None,
+        batch_size: int = DEFAULT_BATCH_SIZE,
+        exact: bool = False,
+    ) -> Iterator[tuple[int, Title]]:
+        """Titles with their messages' numbers, group by group; a group is taken when its turn has come."""
+        size, waiting, number = checked_count(batch_size, "batch_size"), iter(messages), 0
+        while group := list(islice(waiting, size)):
+            for title in self.title_results(group, recipe=recipe, batch_size=size, exact=exact):
+                yield number, title
+                number += 1
 
     def _ask_for_all(
         self,

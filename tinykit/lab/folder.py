@@ -1,0 +1,157 @@
+"""A run on disk: a folder with `header.json`, `cases.jsonl` and `rows.jsonl`.
+
+Rows are appended, each with one write, and handed to the system before the next one is begun: a process that
+is killed loses what was under way and nothing else. `rows.jsonl` opens in pandas with
+``read_json(path, lines=True)``; a line that was cut off by a crash is left out, and removed when the run goes
+on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from filelock import FileLock, Timeout
+
+from tinykit.errors import OptionError
+from tinykit.lab import datasets
+from tinykit.lab.cases import json_bytes, write_cases
+from tinykit.lab.keys import FORMAT
+from tinykit.lab.plan import Plan
+from tinykit.lab.rows import Row
+
+HEADER, CASES, ROWS, LOCK = "header.json", "cases.jsonl", "rows.jsonl", "rows.lock"
+
+
+class RunFolder:
+    """The files of a run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser()
+
+    def is_run(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / HEADER).is_file()
+
+    def header(self) -> dict[str, Any]:
+        """What the run knows of itself.
+
+        Raises:
+            OptionError: there is no run, or one of a later version.
+        """
+        path = self.path / HEADER
+        try:
+            header = json.loads(path.read_text(encoding="utf-8"))
+            number = header["format"]
+        except FileNotFoundError as error:
+            raise OptionError(
+                f"{self.path} holds no run.", hint="lab.run(cases, out=...) makes one.", name="path",
+                value=str(self.path),
+            ) from error  # fmt: skip
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise OptionError(f"{path} is not readable: {error}.", name="path", value=str(path)) from error
+        if number != FORMAT:
+            raise OptionError(
+                f"{path} is of format {number}; this tinykit reads format {FORMAT}.",
+                hint="Update tinykit.",
+                name="format",
+                value=number,
+            )
+        return dict(header)
+
+    def plan(self) -> Plan:
+        """What the run is to do."""
+        return Plan.from_dict(self.header()["plan"], datasets.load(self.path / CASES))
+
+    def write_plan(self, header: dict[str, Any], plan: Plan) -> None:
+        """Begin a run, or give it another plan."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_cases(plan.cases, self.path / f"{CASES}.new")
+        (self.path / f"{CASES}.new").replace(self.path / CASES)
+        self.write_header({**header, "plan": plan.to_dict()})
+
+    def write_header(self, header: dict[str, Any]) -> None:
+        """Write the header whole, or not at all."""
+        fresh = self.path / f"{HEADER}.new"
+        fresh.write_bytes(json_bytes(header, indent=1))
+        fresh.replace(self.path / HEADER)
+
+    def rows(self) -> tuple[list[Row], list[str]]:
+        """All rows, also those of earlier plans, and notes about lines that are none."""
+        rows: list[Row] = []
+        notes: list[str] = []
+        try:
+            data = (self.path / ROWS).read_bytes()
+        except FileNotFoundError:
+            return rows, notes
+        for number, line in enumerate(data.split(b"\n"), start=1):
+            if line.strip():
+                try:
+                    rows.append(Row.from_dict(json.loads(line)))
+                except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                    notes.append(f"{ROWS}, line {number}: not a row, left out (cut off by a crash?)")
+        return rows, notes
+
+    @contextmanager
+    def writing(self) -> Iterator[RowWriter]:
+        """The only writer of this run, while the block lasts.
+
+        Raises:
+            OptionError: another process is writing.
+        """
+        lock = FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise OptionError(
+                f"Another process is at work on the run {self.path}.",
+                hint="Wait for it, or choose another folder: out=...",
+                name="out",
+                value=str(self.path),
+            ) from error
+        try:
+            with (self.path / ROWS).open("ab+") as file:
+                _mend(file)
+                yield RowWriter(file)
+        finally:
+            lock.release()
+
+
+class RowWriter:
+    """Appends rows; a row that it took survives the death of the process."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def append(self, row: Row) -> None:
+        """Write a row."""
+        self._file.write(row_line(row))
+        self._file.flush()
+
+
+def row_line(row: Row) -> bytes:
+    """A row as a line of JSON."""
+    return json_bytes(row.to_dict())
+
+
+def _mend(file: BinaryIO) -> None:
+    """Make the file end with a whole line: what a crash has cut off is completed or removed."""
+    size = file.seek(0, os.SEEK_END)
+    if size == 0:
+        return
+    file.seek(0)
+    last = file.read().rpartition(b"\n")[2]
+    if not last:
+        return
+    try:
+        Row.from_dict(json.loads(last))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        file.truncate(size - len(last))
+        file.seek(0, os.SEEK_END)
+    else:
+        file.write(b"\n")  # only the end of the line was missing
+        file.flush()
