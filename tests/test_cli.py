@@ -451,3 +451,19 @@ def test_bench_prints_a_table_or_json(run, gguf, wordy):
     code, out, _ = run("bench", "-m", gguf, "--runs", 1, "--warm", "--json")
     assert code == 0 and json.loads(out)["cold"] is None
     assert run("bench", "-m", gguf, "--runs", 0, "--warm")[0] == 2
+
+
+def test_ctrl_c_while_the_output_is_written_out(run, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_flush", interrupted)
+    assert run("--version")[0] == 130
+
+
+@pytest.mark.parametrize("adapter", ["", " ", "a\0b", "~nobody-of-this-name/adapter"])
+def test_adapter_that_is_no_path(run, gguf, adapter):
+    code, out, err = run("title", "-m", gguf, "--adapter", adapter, "-r", "plain", MESSAGE)
+    assert (code, out) == (2, "")
+    assert "adapter must be the path of a folder, not " in err
+    assert "adapter_config.json" in err

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from types import ModuleType
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, ModuleType
 
 from tinykit.errors import MissingPackageError
 
@@ -43,6 +47,27 @@ def installed(module: str) -> bool:
     except (ImportError, ValueError):
         # a missing parent package, or a module put in sys.modules by hand, without a spec
         return False
+
+
+@contextmanager
+def held_interrupts() -> Iterator[None]:
+    """Let a Ctrl-C wait for the end of the block, which is an import.
+
+    A compiled module that is interrupted while it starts says ImportError in place of KeyboardInterrupt, and
+    some cannot be imported again in that process. Outside of the main thread no signal comes.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    held: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _, frame: held.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            before(signal.SIGINT, held[0])
 
 
 def _is_part_of(module: str, missing: str) -> bool:

@@ -449,9 +449,23 @@ def _spec(model: str | Path | None, adapter: str | Path | None) -> ModelSpec:
     spec = get_model(model if model is not None else settings.get("model") or DEFAULT_MODEL)
     if adapter is None:
         return spec
-    folder = Path(adapter).expanduser().resolve()
+    folder = _adapter_folder(adapter)
     key, recipe = f"{spec.key}+{folder.name}", folder / RECIPE_NAME
     if recipe.is_file():  # an adapter for titles: chats stay with the model it was made from
         chat_model = spec.chat_model or spec.key
         return replace(spec, key=key, adapter=folder, recipe=str(recipe), chat_model=chat_model)
     return replace(spec, key=key, adapter=folder, chat_model=None)
+
+
+def _adapter_folder(adapter: str | Path) -> Path:
+    try:
+        if not str(adapter).strip():  # it would be the folder that the program was started in
+            raise ValueError("it is empty")
+        return Path(adapter).expanduser().resolve()
+    except (TypeError, ValueError, RuntimeError, OSError) as error:  # RuntimeError: "~name" of nobody, a loop
+        raise OptionError(
+            f"adapter must be the path of a folder, not {adapter!r:.300}: {error}.",
+            hint="A LoRA adapter's folder holds adapter_config.json and adapter_model.safetensors.",
+            name="adapter",
+            value=adapter,
+        ) from error

@@ -25,6 +25,7 @@ from tinykit.errors import (
     ModelFileError,
     TinykitError,
 )
+from tinykit.optional import held_interrupts
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -118,7 +119,8 @@ class Graph:
     long_tokens: float = math.inf
 
     def __init__(self, path: Path, threads: int, data: Mapping[str, Path], device: Device = CPU) -> None:
-        import onnxruntime
+        with held_interrupts():
+            import onnxruntime
 
         # the session reads these for as long as it lives
         self._maps = {name: mapped(file) for name, file in data.items()}

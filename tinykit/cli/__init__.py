@@ -65,7 +65,10 @@ def main(arguments: list[str] | None = None) -> None:
 
         fault = "This is a fault of tinykit. Please report it, with what 'tinykit doctor' says."
         code = _failure(f"{traceback.format_exc()}{fault}", _FAILED)
-    _flush()
+    try:
+        _flush()
+    except KeyboardInterrupt:  # Ctrl-C again, or while the last of the output waits for its reader
+        code = _INTERRUPTED
     sys.exit(code)
 
 
