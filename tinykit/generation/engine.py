@@ -18,7 +18,7 @@ from tinykit.generation.result import CancelledBy, Chunk, Completion
 from tinykit.generation.run import Cancelled, Run, check_cancelled, is_cancelled
 from tinykit.generation.slots import Slot, Slots
 from tinykit.generation.steadiness import rows_are_exact
-from tinykit.generation.stream import Stream
+from tinykit.generation.stream import Stream, read_all
 from tinykit.generation.turns import Turns
 from tinykit.tokenizer import Tokenizer
 
@@ -361,46 +361,6 @@ class Engine:
         if request.options.exact and not self.backend.info.is_shape_invariant:
             return "exact was asked for, and this model's logits depend on how many tokens go in at once"
         return None
-
-
-def read_all(
-    stream: Stream,
-    *,
-    on_chunk: Callable[[Chunk], object] | None = None,
-    on_verify: Callable[[VerifyEvent], object] | None = None,
-) -> Completion:
-    """The completion of a stream that is read to its end, with those told who want to hear of it.
-
-    Raises: as `Engine.generate`.
-    """
-    try:
-        for chunk in stream:
-            if chunk and on_chunk is not None:
-                on_chunk(chunk)
-            is_step = bool(chunk.token_ids or chunk.drafted_tokens)
-            if on_verify and is_step and (event := _verified(chunk, stream.result)).is_valid:
-                on_verify(event)
-    except KeyboardInterrupt as error:
-        error.partial = stream.result  # type: ignore[attr-defined]
-        raise
-    finally:
-        stream.close()
-    return stream.result
-
-
-def _verified(chunk: Chunk, result: Completion) -> VerifyEvent:
-    """What became of a step's draft, from the piece that it gave."""
-    first_index = len(result.token_ids) - len(chunk.token_ids)
-    return VerifyEvent.of_step(
-        chunk.token_ids,
-        chunk.text,
-        first_index=first_index,
-        drafted=chunk.drafted_tokens,
-        accepted=chunk.accepted_tokens,
-        correction_token_id=chunk.correction_token_id,
-        logprob=sum(one.logprob for one in chunk.logprobs) if chunk.logprobs else None,
-        ttft_s=None if first_index else result.timings.ttft_s,
-    )
 
 
 def _pieces(token_ids: Sequence[int], chunk_tokens: int) -> list[Sequence[int]]:

@@ -18,14 +18,14 @@ from tinykit.choosing import Options, Scores
 from tinykit.errors import OptionError, TinykitError, WorkerError
 from tinykit.failures import FailedRun
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE
-from tinykit.generation.engine import Engine, read_all
+from tinykit.generation.engine import Engine
 from tinykit.generation.judging import Judge, state_text
 from tinykit.generation.lookup import VerifyEvent
 from tinykit.generation.questions import Answer, Question
 from tinykit.generation.request import GenerationOptions
 from tinykit.generation.result import Chunk, Completion
 from tinykit.generation.slots import checked_slot
-from tinykit.generation.stream import Stream
+from tinykit.generation.stream import Stream, read_all
 from tinykit.many import checked_count, failed_completion, failed_title, prompt_messages
 from tinykit.model_spec import ModelSpec
 from tinykit.progress import Progress, ProgressEvent
