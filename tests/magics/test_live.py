@@ -1,5 +1,6 @@
 """One display for each stream, calm, and only one message where outputs have to be stable (details 3 and 4)."""
 
+import itertools
 import json
 
 import pytest
@@ -103,16 +104,13 @@ def test_metadata_says_which_model_answered(notebook):
 
 
 def test_interrupted_stream_shows_and_keeps_what_there_is(notebook, monkeypatch):
-    pieces = Stream.__next__
-    seen = []
+    pieces = Stream.__iter__
 
     def interrupted(self):
-        if len(seen) == 3:
-            raise KeyboardInterrupt
-        seen.append(pieces(self))
-        return seen[-1]
+        yield from itertools.islice(pieces(self), 3)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(Stream, "__next__", interrupted)
+    monkeypatch.setattr(Stream, "__iter__", interrupted)
     ran = notebook.run("%tiny -o x --show --max-tokens 40 Name a color.")
     assert type(ran.error) is KeyboardInterrupt and "Interrupted." in ran.printed
     assert "Traceback" not in ran.printed
