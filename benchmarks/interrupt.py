@@ -15,20 +15,20 @@ import time
 import jupyter_client
 
 SETUP = """
-import tinykit.generation.engine as engine
+from tinykit.backends.onnx import OnnxBackend
 get_ipython().run_line_magic("load_ext", "tinykit")
 get_ipython().run_line_magic("tiny", "use smollm2-135m")
 session = get_ipython().run_line_magic("tiny", "load")
 messages = ["Tell me a long story about a fox and a hen."] * 40
 long = "A long story about a fox. " * 900
-forward, told = engine.Engine._forward, False
+forward, told = OnnxBackend.forward, False
 def noted(self, *args, **options):
     global told
     if not told:
         told = True
         print("begun", flush=True)
     return forward(self, *args, **options)
-engine.Engine._forward = noted
+OnnxBackend.forward = noted
 """
 FORMS = {
     "title": "%title -r plain {{long}}",

@@ -20,15 +20,15 @@ long = "A long story about a fox. " * 900
 """
 # each says that it has begun when the model is at work, so that nobody has to guess when to press Stop
 BEGUN = """
-from tinykit.generation.engine import Engine
-forward = Engine._forward
+from tinykit.backends.onnx import OnnxBackend
+forward = OnnxBackend.forward
 def noted(self, *args, **options):
     global told
     if not told:
         told = True
         print("begun", flush=True)
     return forward(self, *args, **options)
-Engine._forward = noted
+OnnxBackend.forward = noted
 """
 LONG = {
     "title": "%title -r plain {{long}}",
@@ -50,11 +50,13 @@ def kernel(real_home):
     client = manager.client()
     client.start_channels()
     client.wait_for_ready(timeout=120)
-    for code in (SETUP, BEGUN):
-        assert execute(client, code).error is None
-    yield SimpleNamespace(manager=manager, client=client)
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
+    try:
+        for code in (SETUP, BEGUN):
+            assert execute(client, code).error is None
+        yield SimpleNamespace(manager=manager, client=client)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
 def execute(client, code, on_print=None):
