@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from tinykit.answers import Asked
 from tinykit.backends.base import BackendInfo, EncoderInfo
 from tinykit.choosing import Options, Scores
+from tinykit.entitling import message_text, without_model
 from tinykit.errors import OptionError, TinykitError, WorkerError
 from tinykit.failures import FailedRun
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE
@@ -31,7 +32,7 @@ from tinykit.model_spec import ModelSpec
 from tinykit.progress import Progress, ProgressEvent
 from tinykit.recipes import Recipe
 from tinykit.registry import get_model
-from tinykit.session import TinySession, message_text, without_model
+from tinykit.session import TinySession
 from tinykit.titling import Title
 from tinykit.tokenizer import Message as TurnMessage
 from tinykit.worker.crashes import CRASHES
