@@ -24,7 +24,8 @@ def server(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def managed():
+def managed(monkeypatch):
+    monkeypatch.setattr(residents, "loaded", list)  # other tests may hold models of the same name
     found = ModelManager()
     found.box
     yield found
