@@ -36,6 +36,7 @@ def in_notebook(monkeypatch):
     from tinykit.widgets import view
 
     monkeypatch.setattr(view, "is_notebook", lambda: True)
+    monkeypatch.setenv("TINYKIT_STABLE", "0")  # pytest in the environment says that outputs are compared
 
 
 @pytest.fixture

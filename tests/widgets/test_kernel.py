@@ -66,7 +66,7 @@ class FrontEnd:
 @pytest.fixture(scope="module")
 def front_end():
     manager = jupyter_client.KernelManager(kernel_name="python3")
-    manager.start_kernel(env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=str(ROOT))
+    manager.start_kernel(env={**os.environ, "PYTHONPATH": str(ROOT), "TINYKIT_STABLE": "0"}, cwd=str(ROOT))
     client = manager.client()
     client.start_channels()
     client.wait_for_ready(timeout=WAIT_S)

@@ -48,6 +48,11 @@ def test_notebook_gets_the_widget_and_the_same_text(made, in_notebook):
     assert "model_id" not in bundle["text/plain"]
 
 
+def test_notebook_that_is_compared_gets_the_text_alone(made, in_notebook, monkeypatch):
+    monkeypatch.setenv("TINYKIT_STABLE", "1")
+    assert made._repr_mimebundle_() == {"text/plain": made.text()}
+
+
 def test_notebook_without_ipywidgets_gets_the_text_and_how_to_install(made, in_notebook, monkeypatch):
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     bundle = made._repr_mimebundle_()

@@ -11,6 +11,7 @@ from time import monotonic
 from types import ModuleType
 from typing import Any
 
+from tinykit.displays import is_stable
 from tinykit.errors import TinykitError
 from tinykit.optional import require
 
@@ -61,7 +62,8 @@ class View:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle = {"text/plain": self.text()}
-        if is_notebook():
+        # a widget has another id in each run, and none once the kernel has gone
+        if is_notebook() and not is_stable():
             try:
                 bundle = {**self.box._repr_mimebundle_(), **bundle}
             except Exception as error:
