@@ -149,6 +149,23 @@ def test_questions_that_cannot_be_asked(judge, questions, message):
         judge.judge(MESSAGE, questions)
 
 
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ("ab", "must be a list of texts, not 'ab'", "bug report"),
+        (5, "must be a list of texts, not 5", "bug report"),
+        ([], "2 to 20 texts, not 0", "Add what else it could be"),
+        (["a"], "2 to 20 texts, not 1", "Add what else it could be"),
+        ({"a": "alone"}, "2 to 20 texts, not 1", "Add what else it could be"),
+        ([str(number) for number in range(21)], "2 to 20 texts, not 21", "Drop the unlikely ones"),
+    ],
+)
+def test_options_that_are_no_choice(judge, options, message, hint):
+    with pytest.raises(OptionError, match=message) as caught:
+        judge.choose("p", options)
+    assert hint in caught.value.hint
+
+
 def test_what_cannot_be_asked_loads_nothing(folder):
     session = TinySession(folder, lazy=True, progress=False)
     for ask in (

@@ -173,6 +173,40 @@ def test_what_does_not_exist_is_said_before_anything_is_loaded(options, error):
         TinySession(**options, lazy=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "hint"),
+    [
+        ("progress", "x", "TINYKIT_PROGRESS"),
+        ("offline", "x", "TINYKIT_OFFLINE"),
+        ("fallback", "x", "TINYKIT_FALLBACK"),
+        ("threads", 0, "TINYKIT_THREADS"),
+        ("threads", True, "True and False are no numbers"),
+        ("lazy", "x", "say what it means"),
+        ("shared", "x", "say what it means"),
+    ],
+)
+def test_argument_that_cannot_be_used_is_said_before_anything_is_loaded(name, value, hint):
+    with pytest.raises(OptionError, match=name) as caught:
+        TinySession(**{"lazy": True, name: value})
+    assert caught.value.name == name and hint in caught.value.hint
+
+
+def test_stream_with_a_name_that_is_left_stays_open_and_is_in_nobodys_way(session):
+    whole = session.complete("Name a color.", max_tokens=8, tokens_per_step=1).token_ids
+    stream = session.stream("Name a color.", max_tokens=8, tokens_per_step=1)
+    for first in stream:
+        kept = first
+        break
+    assert session.complete("x", max_tokens=3).usage.completion_tokens == 3
+    assert (*kept.token_ids, *(index for later in stream for index in later.token_ids)) == whole
+
+
+def test_field_of_a_message_that_we_do_not_have_is_named(session):
+    with pytest.raises(OptionError, match="also has 'name', 'tool_calls'") as caught:
+        session.chat([{"role": "user", "content": "x", "tool_calls": [], "name": "bob"}])
+    assert "Leave it out" in caught.value.hint
+
+
 def test_public_names_lead_to_their_objects():
     assert tinykit.TinySession is TinySession
     assert tinykit.RECIPES["plain"].name == "plain"

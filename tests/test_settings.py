@@ -99,7 +99,7 @@ def test_bad_argument_is_an_error(name, value):
 def test_most_threads_follow_the_processors(monkeypatch, processors, most):
     monkeypatch.setattr("os.cpu_count", lambda: processors)
     assert settings.get("threads", most) == most
-    with pytest.raises(OptionError, match=f"is {most + 1}, but must be a whole number from 1 to {most}$"):
+    with pytest.raises(OptionError, match=f"(?m)is {most + 1}, but must be a whole number from 1 to {most}$"):
         settings.get("threads", most + 1)
 
 

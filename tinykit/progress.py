@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from tinykit import settings
 from tinykit.displays import QUIET_S, Bar, Display, Events, Lines, NotebookBar, is_stable
+from tinykit.errors import OptionError
 from tinykit.events import ProgressEvent, subscribe, tell
 
 __all__ = ["FileCounter", "Progress", "ProgressEvent", "Stage", "size_text", "subscribe"]
@@ -143,9 +144,19 @@ class Progress:
     Args:
         show: None follows the setting `progress`; True shows, False hides; a function gets a
             `ProgressEvent` for each step, and nothing is shown.
+
+    Raises:
+        OptionError: anything else.
     """
 
     def __init__(self, show: bool | Callable[[ProgressEvent], None] | None = None) -> None:
+        if not (show is None or isinstance(show, bool) or callable(show)):
+            raise OptionError(
+                f"progress must be True, False or a function, not {show!r:.80}.",
+                hint="Leave it out to follow the variable TINYKIT_PROGRESS, which may be off or plain.",
+                name="progress",
+                value=show,
+            )
         self._show = show
         self._relayed: dict[str, Stage] = {}
 

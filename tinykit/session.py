@@ -22,6 +22,7 @@ from tinykit.errors import ClosedError, OptionError
 from tinykit.failures import FailedRun
 from tinykit.generation.engine import Engine
 from tinykit.generation.judging import Judge
+from tinykit.generation.request import checked_switch
 from tinykit.loaded_model import Loaded, not_for_text
 from tinykit.loading import DEFAULT_MODEL, FAILURES, checked_dtype, load
 from tinykit.markup import Bundle
@@ -88,13 +89,18 @@ class TinySession(Entitling, Answers, Choosing):
         lazy: bool = False,
         shared: bool = False,
     ) -> None:
+        checked_switch(lazy, "lazy")
+        checked_switch(shared, "shared")
+        for name, value in (("threads", threads), ("fallback", fallback), ("offline", offline)):
+            if value is not None:  # what variables and files say is read when a model is loaded
+                settings.get(name, value)
+        self._progress = Progress(progress)
         self.spec = model if isinstance(model, ModelSpec) else _spec(model, adapter)
         self.asked_for = tuple(None if name is None else str(name) for name in (model, adapter))
         wanted = recipe if recipe is not None else settings.get("recipe") or self.spec.recipe
         self.recipe = get_recipe(wanted or DEFAULT_RECIPE)
         checked_dtype(dtype, self.spec)
         checked_plan(device, backend, self.spec, detect=any_machine if shared else this_machine)
-        self._progress = Progress(progress)
         self._load_options: dict[str, Any] = {
             "device": device,
             "backend": backend,

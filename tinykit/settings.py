@@ -263,10 +263,20 @@ def _checked(setting: Setting, value: object, where: str) -> Any:
         most = "" if setting.maximum is None else f" to {setting.maximum()}"
         raise OptionError(
             f"{where} is {value!r}, but must be {setting.expects}{most}",
-            hint=str(exc) if isinstance(exc, RuntimeError) else None,  # "~name" without such a user
+            hint=_hint(setting, value, where, exc),
             name=setting.name,
             value=value,
         ) from exc
+
+
+def _hint(setting: Setting, value: object, where: str, error: Exception) -> str | None:
+    if isinstance(error, RuntimeError):  # "~name" without such a user
+        return str(error)
+    if not where.startswith("The argument"):
+        return None
+    odd = "True and False are no numbers; " if setting.type is int and isinstance(value, bool) else ""
+    hint = f"{odd}leave it out to follow the variable {setting.variable} and the config file."
+    return hint[0].upper() + hint[1:]
 
 
 def _converted(setting: Setting, value: object) -> object:

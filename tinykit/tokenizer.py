@@ -59,14 +59,22 @@ def _as_message(message: Message | Mapping[str, str]) -> Message:
     else:
         is_pair = isinstance(message, list | tuple) and len(message) == 2
         fields, (role, content) = {"role", "content"}, message if is_pair else (None, None)
-    if role not in _ROLES or not isinstance(content, str) or fields != {"role", "content"}:
+    is_whole = role in _ROLES and isinstance(content, str)
+    if is_whole and (more := sorted(map(repr, fields - {"role", "content"}))):
+        raise OptionError(
+            f"A message has a role and content, and nothing else; this one also has {', '.join(more):.80}.",
+            hint="Leave it out, or write into the content what the model shall know of it.",
+            name="messages",
+            value=message,
+        )
+    if not is_whole:
         raise OptionError(
             f"A message needs a role ({', '.join(_ROLES)}) and text content, not {_shortened(message)}.",
             hint='For example: {"role": "user", "content": "Hello"}',
             name="messages",
             value=message,
         )
-    return Message(cast(Role, role), content)
+    return Message(cast(Role, role), cast(str, content))
 
 
 def _shortened(value: object) -> str:

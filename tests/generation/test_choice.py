@@ -141,6 +141,15 @@ def test_what_does_not_fit_is_refused_before_anything_is_computed():
     assert engine.backend.calls == []
 
 
+def test_option_longer_than_any_answer_is_refused_before_anything_is_computed():
+    engine = scripted(rising)
+    assert engine.backend.info.context_length > 1030
+    with pytest.raises(OptionError, match="longest option has 1,025 tokens; 1,024 is the most") as caught:
+        score_continuations(engine, PROMPT, [[9], [9] * 1025])
+    assert "numbers" in caught.value.hint and engine.backend.calls == []
+    assert len(score_continuations(engine, PROMPT, [[9], [9] * 1024])[1]) == 1024
+
+
 def test_nothing_to_score_is_a_mistake_of_the_caller():
     for prompt, options in ((PROMPT, [[9], []]), ((), [[9], [3]])):
         with pytest.raises(ValueError, match="without tokens"):

@@ -26,6 +26,7 @@ from tinykit.generation.engine import Engine
 from tinykit.tokenizer import Message, Tokenizer
 
 Normalize = Literal["tokens", "none", "bytes"]
+_MAX_OPTION_TOKENS = 1024  # as many as an answer may have
 _LOGITS_BYTES = 2**24  # of one forward's logits: large vocabularies get fewer rows at once
 
 
@@ -80,6 +81,7 @@ def score_continuations(
     computed alone after the prompt's state: its numbers do not depend on which others there are.
 
     Raises:
+        OptionError: a continuation is longer than any answer.
         PromptTooLongError: the prompt with the longest continuation does not fit the model's context.
         ForwardInterrupted: the engine was told to cancel what is running.
         BackendError: the model failed.
@@ -155,6 +157,13 @@ def _check_length(engine: Engine, prompt_tokens: int, answer_tokens: int) -> Non
             hint="Shorten the text or the option.",
             prompt_tokens=prompt_tokens,
             context_length=context_length,
+        )
+    if answer_tokens > _MAX_OPTION_TOKENS:
+        raise OptionError(
+            f"The longest option has {answer_tokens:,} tokens; {_MAX_OPTION_TOKENS:,} is the most for one.",
+            hint="Put long texts into the prompt, numbered, and let the options be their numbers.",
+            name="options",
+            value=answer_tokens,
         )
 
 

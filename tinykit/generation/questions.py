@@ -12,7 +12,9 @@ from tinykit.errors import BackendError, OptionError
 MIN_OPTIONS, MAX_OPTIONS = 2, 20
 
 
-def checked_options(options: Sequence[str], name: str = "options") -> tuple[str, ...]:
+def checked_options(
+    options: Sequence[str] | Mapping[str, str | None], name: str = "options"
+) -> tuple[str, ...]:
     """2 to 20 different texts that are not empty.
 
     Raises:
@@ -37,7 +39,9 @@ def checked_options(options: Sequence[str], name: str = "options") -> tuple[str,
     if not MIN_OPTIONS <= len(texts) <= MAX_OPTIONS:
         raise OptionError(
             f"{name} must be {MIN_OPTIONS} to {MAX_OPTIONS} texts, not {len(texts)}.",
-            hint="Drop the unlikely ones, or choose a group first and one of the group then.",
+            hint="Drop the unlikely ones, or choose a group first and one of the group then."
+            if len(texts) > MAX_OPTIONS
+            else 'Add what else it could be, for example: ["bug report", "question"]',
             name=name,
             value=options,
         )
@@ -136,7 +140,7 @@ class ChoiceQuestion:
 
     def __post_init__(self) -> None:
         _checked_text(self.text, "question")
-        checked_options(self.labels)
+        checked_options(self.options)
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -31,7 +31,9 @@ class Running(Protocol):
 class Stream(Iterator[Chunk]):
     """Yields the pieces of an answer while it is made.
 
-    Leaving a ``for`` loop early, closing it, or its end as a ``with`` block cancels the generation at once.
+    Closing it, the end of its ``with`` block, or leaving the ``for`` loop that alone holds it cancels the
+    generation at once. One that has a name of its own stays open after ``break``, to be read on; other calls
+    take their turns meanwhile, but its slot, if it has one, stays in use.
     A Ctrl-C that comes in the very moment in which `close` is called leaves it open, and its slot in use:
     close it again then.
     """
