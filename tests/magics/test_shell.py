@@ -256,7 +256,8 @@ def test_failed_use_changes_nothing(shell):
 
 
 @pytest.mark.parametrize(
-    "command", ["models", "models --stats", "recipe", "recipe titles", "info", "info smollm2-135m", "doctor"]
+    "command",
+    ["models", "models --stats", "recipe", "recipe titles", "info", "info smollm2-135m", "worker", "doctor"],
 )
 def test_tables_have_a_caption_headers_and_no_color(shell, no_model, command):
     data, _ = shell.bundle(f"%tiny {command}")
@@ -279,6 +280,22 @@ def test_load_info_and_unload(tiny_shell):
     assert "tiny" in tiny_shell.bundle("%tiny unload")[0]["text/plain"]
     assert "nothing was loaded" in tiny_shell.bundle("%tiny unload")[0]["text/plain"]
     assert not any(session.is_loaded for session in sessions.POOL.sessions())
+
+
+def test_workers_are_listed_and_what_differs_from_run_to_run_is_told_on_request(shell, monkeypatch):
+    from tinykit.worker import admin
+
+    monkeypatch.setattr(admin, "running", list)
+    assert "(none runs)" in shell.bundle("%tiny worker")[0]["text/plain"]
+    row = {"name": "tiny-q8-1a2b3c", "state": "ready", "pid": 4711, "uptime_s": 61, "memory_bytes": 5_000_000}
+    monkeypatch.setattr(admin, "running", lambda: [{**row, "clients": 2, "served": 9}])
+    data, _ = shell.bundle("%tiny worker")
+    assert data["text/plain"].splitlines()[-1].split() == ["tiny-q8-1a2b3c", "ready", "2", "9"]
+    assert '<th scope="row"' in data["text/html"]
+    told = shell.bundle("%tiny worker --stats")[0]["text/plain"].splitlines()
+    assert told[-2].split() == list(admin.HEADER)
+    assert told[-1].split() == ["tiny-q8-1a2b3c", "4711", "ready", "5.0", "MB", "1", "min", "2", "9"]
+    assert isinstance(shell.run("%tiny worker now").error, OptionError)
 
 
 def test_eval_compares_recipes_side_by_side(shell, no_model):

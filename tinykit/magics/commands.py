@@ -140,6 +140,15 @@ def _bench(pool: Pool, options: MagicOptions) -> Any:
     return measure(pool.get(options), recipe=pool.with_defaults(options).recipe)
 
 
+def _worker(pool: Pool, options: MagicOptions) -> Any:
+    from tinykit.worker.admin import HEADER, cells, running
+
+    names = HEADER if options.stats else ("name", "state", "clients", "waiting", "served")
+    columns = [HEADER.index(name) for name in names]
+    rows = [[cells(row)[at] for at in columns] for row in running()]
+    return Table.of("Shared workers", names, rows or [["(none runs)", *[""] * (len(names) - 1)]])
+
+
 def _doctor(pool: Pool, options: MagicOptions) -> Any:
     from tinykit.doctor import doctor
 
@@ -154,5 +163,6 @@ COMMANDS: dict[str, Command] = {
     "info": Command(_info, "what is in use, or what is known of a model", "MODEL"),
     "recipe": Command(_recipe, "the recipes, or all of one", "RECIPE"),
     "bench": Command(_bench, "measure how fast a model is here", "MODEL"),
+    "worker": Command(_worker, "shared models that are loaded; --stats: with pid, memory and uptime"),
     "doctor": Command(_doctor, "versions, memory, disk and caches of this machine"),
 }

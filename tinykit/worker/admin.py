@@ -13,9 +13,11 @@ from tinykit.worker.places import runtime_dir
 from tinykit.worker.remote import status_at
 from tinykit.worker.spawning import is_free
 
+HEADER = ("name", "pid", "state", "memory", "uptime", "clients", "running", "waiting", "served")
+
 
 def every() -> list[Launch]:
-    """The launches of all workers that run; what dead ones have left is removed."""
+    """The launches of all workers that run, by name; what dead ones have left is removed."""
     found = []
     for path in sorted(runtime_dir().glob("*.json")):
         try:
@@ -24,7 +26,7 @@ def every() -> list[Launch]:
             continue
         if not is_free(launch, sweep=True):
             found.append(launch)
-    return found
+    return sorted(found, key=lambda launch: launch.name)
 
 
 def found(name: str | None) -> Launch:
@@ -73,14 +75,14 @@ def table(rows: list[dict[str, Any]]) -> str:
     """The workers for people."""
     if not rows:
         return "No worker runs."
-    titles = ("name", "pid", "state", "memory", "uptime", "clients", "running", "waiting", "served")
-    lines = [titles, *(_cells(row) for row in rows)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(titles))]
+    lines = [HEADER, *map(cells, rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(HEADER))]
     texts = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
     return "\n".join(text.rstrip() for text in texts)
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """A worker as texts, one for each column of `HEADER`."""
     memory, uptime_s = row.get("memory_bytes"), row.get("uptime_s")
     counts = [str(row.get(name, "")) for name in ("clients", "running", "waiting", "served")]
     return (
