@@ -12,6 +12,7 @@ import pytest
 from tests.serve.serving import TOKEN, official_client
 from tests.test_cli import run  # noqa: F401  # a fixture
 from tinykit.cli import serve as command
+from tinykit.serve import SHARED_AT_ONCE
 
 CHILD = """
 import sys
@@ -88,23 +89,36 @@ def test_given_token_is_not_printed_and_sigterm_ends_it(child, tmp_path):
     assert server.end(signal.SIGTERM) == (0, "", "")
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_token_as_json(run, monkeypatch, given):  # noqa: F811
-    served = []
+@pytest.fixture
+def served(monkeypatch):
+    """The calls of the server, which does not start."""
+    calls = []
 
     def serve(session, bound, *, token, on_ready, **options):
-        served.append((token, options))
+        calls.append((type(session).__name__, token, options))
         on_ready("http://here/v1")
 
     monkeypatch.setattr("tinykit.serve.serve", serve)
+    return calls
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_token_as_json(run, served, monkeypatch, given):  # noqa: F811
     if given:
         monkeypatch.setenv("TINYKIT_TOKEN", TOKEN)
     code, out, err = run("serve", "--json", "--port", "0", "--waiting", "3")
-    ((token, options),) = served
+    ((kind, token, options),) = served
     fields = {"url": "http://here/v1", "model": "smollm2-135m", **({} if given else {"token": token})}
     assert (code, json.loads(out), err) == (0, fields, "")
     assert (token == TOKEN) is given
-    assert options == {"host": "127.0.0.1", "is_remote": False, "waiting": 3}
+    assert options == {"host": "127.0.0.1", "is_remote": False, "at_once": 1, "waiting": 3}
+    assert kind == "TinySession"
+
+
+def test_shared_model_gets_several_requests(run, served):  # noqa: F811
+    code, _, _ = run("serve", "--shared", "--port", "0")
+    ((kind, _, options),) = served
+    assert (code, kind) == (0, "SharedSession") and options["at_once"] == SHARED_AT_ONCE > 1
 
 
 @pytest.mark.real

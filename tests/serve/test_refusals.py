@@ -13,6 +13,8 @@ STATUS = {
     errors.ClosedError: 503,
     errors.RestartNeededError: 503,
     errors.SourceError: 503,
+    errors.WorkerError: 503,
+    errors.WorkerDiedError: 503,
     errors.MissingPackageError: 501,
     errors.UnsupportedModelError: 501,
     errors.BackendError: 500,
@@ -57,6 +59,12 @@ def test_own_status_and_code():
 def test_busy_model_is_a_limit():
     found = refusal(RefusedError("Busy.", status=429, code="busy"))
     assert (found.body["error"]["type"], found.headers) == ("rate_limit_error", {"Retry-After": "1"})
+
+
+def test_busy_worker_is_a_limit():
+    found = refusal(errors.BusyError("512 requests wait.", worker="tiny-q8"))
+    assert (found.status, found.headers) == (429, {"Retry-After": "1"})
+    assert (found.body["error"]["type"], found.body["error"]["code"]) == ("rate_limit_error", "busy")
 
 
 def test_foreign_error_tells_nothing():

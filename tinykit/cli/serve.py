@@ -22,6 +22,7 @@ from tinykit.cli.options import session_options
     help="Requests that may wait for their turn; further ones are told that the model is busy.",
 )
 @click.option("--allow-remote", is_flag=True, help="Let --host be an address that other machines reach.")
+@click.option("--shared", is_flag=True, help="Use the process that notebooks with shared=True use as well.")
 @click.option("--json", "as_json", is_flag=True, help="Say where it listens as one line of JSON.")
 @session_options
 def serve(
@@ -30,12 +31,13 @@ def serve(
     token_file: str | None,
     waiting: int,
     allow_remote: bool,
+    shared: bool,
     as_json: bool,
     model: str | None,
     **options: Any,
 ) -> None:
     """Answer programs that speak the OpenAI API, on this machine, until Ctrl-C."""
-    from tinykit.serve import check_packages
+    from tinykit.serve import SHARED_AT_ONCE, check_packages
     from tinykit.serve import serve as run
     from tinykit.serve.access import find_token, listen
     from tinykit.session import TinySession
@@ -55,8 +57,10 @@ def serve(
         if allow_remote:
             click.echo("Other machines can reach it, and what they say is not encrypted.", err=True)
 
-    with bound, TinySession(_chat_model(model, options["adapter"]), lazy=True, **options) as session:
-        run(session, bound, token=token, host=host, is_remote=allow_remote, waiting=waiting, on_ready=say)
+    chosen, at_once = _chat_model(model, options["adapter"]), SHARED_AT_ONCE if shared else 1
+    how: dict[str, Any] = {"host": host, "is_remote": allow_remote, "at_once": at_once, "waiting": waiting}
+    with bound, TinySession(chosen, lazy=True, shared=shared, **options) as session:
+        run(session, bound, token=token, on_ready=say, **how)
 
 
 def _chat_model(model: str | None, adapter: str | None) -> str | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tinykit.session import TinySession
 
 DEFAULT_PORT = 8135
+SHARED_AT_ONCE = 8  # requests that a shared worker gets, which lets them share its steps
 
 
 def check_packages() -> None:
@@ -33,17 +34,19 @@ def serve(
     token: str,
     host: str = "127.0.0.1",
     is_remote: bool = False,
+    at_once: int = 1,
     waiting: int = 16,
     on_ready: Callable[[str], object] = lambda url: None,
 ) -> None:
     """Serve a session until SIGINT or SIGTERM; the session stays open.
 
     Args:
-        session: What answers, one request at a time.
+        session: What answers.
         bound: The socket, from `access.listen`.
         token: What clients must send.
         host: The name that they may call the server by, besides ``localhost`` and addresses.
         is_remote: Whether `bound` is for other machines too.
+        at_once: Requests that the session gets at the same time; more than one is for shared sessions.
         waiting: Requests that may wait; the next one is told that the model is busy.
         on_ready: Gets the base URL once the server listens.
 
@@ -54,6 +57,6 @@ def serve(
     from tinykit.serve.app import App
     from tinykit.serve.running import Server
 
-    app = App(session, token=token, host=host, is_remote=is_remote, waiting=waiting)
+    app = App(session, token=token, host=host, is_remote=is_remote, at_once=at_once, waiting=waiting)
     server = Server(app, bound, on_ready=lambda: on_ready(server.url))
     server.serve_forever()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tinykit.errors import (
+    BusyError,
     ClosedError,
     MissingPackageError,
     OptionError,
@@ -18,6 +19,7 @@ from tinykit.errors import (
     TinykitError,
     UnknownModelError,
     UnsupportedModelError,
+    WorkerError,
 )
 
 _MAX_CHARS = 1000  # messages quote what was sent, which may be megabytes
@@ -47,6 +49,8 @@ _KINDS: tuple[tuple[type[TinykitError], int, str, str], ...] = (
     (RefusedError, 400, _BAD, "refused"),
     (ClosedError, 503, _FAULT, "closing"),
     (RestartNeededError, 503, _FAULT, "restart_needed"),
+    (BusyError, 429, _FAULT, "busy"),
+    (WorkerError, 503, _FAULT, "worker_failed"),
     (SourceError, 503, _FAULT, "model_not_available"),
     (MissingPackageError, 501, _BAD, "missing_package"),
     (UnsupportedModelError, 501, _BAD, "unsupported_model"),
