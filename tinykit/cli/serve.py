@@ -57,9 +57,10 @@ def serve(
         if allow_remote:
             click.echo("Other machines can reach it, and what they say is not encrypted.", err=True)
 
-    chosen, at_once = _chat_model(model, options["adapter"]), SHARED_AT_ONCE if shared else 1
+    at_once = SHARED_AT_ONCE if shared else 1
     how: dict[str, Any] = {"host": host, "is_remote": allow_remote, "at_once": at_once, "waiting": waiting}
-    with bound, TinySession(chosen, lazy=True, shared=shared, **options) as session:
+    options = {"lazy": True, "shared": shared, **options}
+    with bound, TinySession(_chat_model(model, options["adapter"]), **options) as session:
         run(session, bound, token=token, on_ready=say, **how)
 
 
