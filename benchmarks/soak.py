@@ -23,6 +23,7 @@ from tinykit import TinykitError, TinySession
 from tinykit.lab import datasets
 
 MESSAGES = [case.message for case in datasets.titles()]
+WORDS = [message for message in MESSAGES if message.strip()]
 SCHEMA = {
     "type": "object",
     "properties": {"ok": {"type": "boolean"}},
@@ -68,7 +69,7 @@ class Soak:
             self.session.free_slot(slot)
 
     def long_prompt(self) -> None:
-        self.session.complete(self.random.choice(MESSAGES) * 8, max_tokens=2)
+        self.session.complete(self.random.choice(WORDS) * 8, max_tokens=2)
 
     def samples(self) -> None:
         self.session.complete("A name for a cat?", n=3, temperature=1.0, max_tokens=6)
