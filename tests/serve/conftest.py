@@ -1,4 +1,4 @@
-import httpx
+import httpx2
 import pytest
 
 from tests.serve.serving import TOKEN, official_client, running, scripted_session
@@ -22,5 +22,5 @@ def client(server):
 def http(server):
     """A client that sends whatever a test likes."""
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=server.url, headers=headers, timeout=120) as client:
+    with httpx2.Client(base_url=server.url, headers=headers, timeout=120) as client:
         yield client

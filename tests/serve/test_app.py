@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 
-import httpx
+import httpx2
 import pytest
 
 from tests.serve.serving import (
@@ -53,7 +53,7 @@ class Asking(threading.Thread):
         self.start()
 
     def run(self):
-        self.response = httpx.post(self.url, headers=HEADERS, json={**BODY, **self.fields}, timeout=WAIT_S)
+        self.response = httpx2.post(self.url, headers=HEADERS, json={**BODY, **self.fields}, timeout=WAIT_S)
 
     def answer(self):
         self.join(WAIT_S)
@@ -74,7 +74,7 @@ def raw_request(server, **fields):
 
 def until(server, condition):
     """Wait in the server's own time: it answers, and the condition is looked at after each answer."""
-    with httpx.Client(base_url=server.url, headers=HEADERS, timeout=WAIT_S) as client:
+    with httpx2.Client(base_url=server.url, headers=HEADERS, timeout=WAIT_S) as client:
         for _ in range(20_000):
             if condition():
                 return
@@ -85,7 +85,7 @@ def until(server, condition):
 @pytest.fixture(scope="module")
 def stranger(server):
     """A client without the token."""
-    with httpx.Client(base_url=server.url, timeout=WAIT_S) as client:
+    with httpx2.Client(base_url=server.url, timeout=WAIT_S) as client:
         yield client
 
 
@@ -288,8 +288,8 @@ class TestClosing:
         backend.release.set()
         assert first.answer().json()["choices"][0]["message"]["content"] == "A"
         server.thread.join(WAIT_S)
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(server.url)
+        with pytest.raises(httpx2.ConnectError):
+            httpx2.get(server.url)
 
     @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
     def test_answer_that_takes_too_long_ends_with_an_error(self, stream, monkeypatch):

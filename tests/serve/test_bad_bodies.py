@@ -2,7 +2,7 @@
 
 import json
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -34,7 +34,7 @@ FIELDS = st.dictionaries(st.sampled_from(list(PARAMETERS)) | st.text(max_size=6)
 @pytest.fixture(scope="module")
 def post(server):
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
-    with httpx.Client(base_url=server.url, headers=headers, timeout=120) as client:
+    with httpx2.Client(base_url=server.url, headers=headers, timeout=120) as client:
         yield lambda content: client.post("/chat/completions", content=content)
 
 

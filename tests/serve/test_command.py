@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 
-import httpx
+import httpx2
 import pytest
 
 from tests.serve.serving import TOKEN, official_client
@@ -62,7 +62,7 @@ def child():
 
 
 def models(url, token):
-    return httpx.get(f"{url}/models", headers={"Authorization": f"Bearer {token}"}, timeout=120)
+    return httpx2.get(f"{url}/models", headers={"Authorization": f"Bearer {token}"}, timeout=120)
 
 
 unix = pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
