@@ -35,14 +35,14 @@ def short(name="short", **fields):
 @pytest.fixture
 def asked(monkeypatch):
     """The messages that the model was asked about, in order."""
-    from tinykit import session
+    from tinykit import entitling
 
     found = []
-    task = session.title_task
+    task = entitling.title_task
 
     def counted(engine, message, recipe, *rest, **options):
         found.append(message)
         return task(engine, message, recipe, *rest, **options)
 
-    monkeypatch.setattr(session, "title_task", counted)
+    monkeypatch.setattr(entitling, "title_task", counted)
     return found

@@ -177,21 +177,21 @@ def test_a_cancel_ends_the_run(gguf, tmp_path):
 
 
 def test_failures_are_rows_and_only_they_are_asked_again(gguf, tmp_path, asked, monkeypatch):
-    from tinykit import session
+    from tinykit import entitling
 
-    task = session.title_task
+    task = entitling.title_task
 
     def failing(engine, message, *rest, **options):
         if "cat" in message:
             raise ModelFileError("no cats")
         return (yield from task(engine, message, *rest, **options))
 
-    monkeypatch.setattr(session, "title_task", failing)
+    monkeypatch.setattr(entitling, "title_task", failing)
     made = run(gguf, tmp_path / "run")
     (failure,) = made.failures()
     assert (failure.status, failure.error, failure.why) == ("failed", "no cats", ("failed",))
     assert failure.case not in made.titles("short") and made.is_complete
-    monkeypatch.setattr(session, "title_task", task)
+    monkeypatch.setattr(entitling, "title_task", task)
     asked.clear()
     assert made.resume(progress=False).failures() == (failure,)
     whole = made.retry_failures(progress=False)
