@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tinykit.errors import DeviceFallbackWarning, TinykitError
     from tinykit.generation.questions import ChoiceQuestion, ScoreQuestion, YesNoQuestion
     from tinykit.generation.result import Chunk, Completion
-    from tinykit.generation.slots import slot_for_key
+    from tinykit.generation.slots import slot_for_key, slot_key
     from tinykit.model_spec import FileSource, HubSource, ModelSpec, WheelSource
     from tinykit.progress import ProgressEvent
     from tinykit.recipes import RECIPES, Recipe
@@ -49,6 +49,7 @@ __all__ = [
     "loaded",
     "register_model",
     "slot_for_key",
+    "slot_key",
 ]
 
 _HOMES = {
@@ -73,6 +74,7 @@ _HOMES = {
     "loaded": "tinykit.residents",
     "register_model": "tinykit.registry",
     "slot_for_key": "tinykit.generation.slots",
+    "slot_key": "tinykit.generation.slots",
 }
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tinykit.errors import OptionError
 from tinykit.generation.request import GenerationOptions, checked_tokens_per_step
-from tinykit.generation.slots import slot_for_key
+from tinykit.generation.slots import slot_for_key, slot_key
 
 ODD = [
     ("8", 8),
@@ -112,3 +112,38 @@ def test_slot_of_a_key(key, slots, expected):
 def test_every_key_has_one_slot(key, slots):
     assert 0 <= slot_for_key(key, slots) < slots
     assert slot_for_key(key, slots) == slot_for_key(key, slots)
+
+
+SAME, OTHER = ("You title chats.", True), ("Today is Monday.", False)
+
+
+@pytest.mark.parametrize(
+    ("known", "begins"),
+    [
+        ({"conversation": "ada", "segments": [SAME], "prefix": "p", "key": "k"}, "conversation:ada"),
+        ({"segments": [SAME], "prefix": "p", "key": "k"}, "segments:"),
+        ({"segments": [OTHER, SAME], "prefix": "p", "key": "k"}, "prefix:"),
+        ({"conversation": "", "prefix": "", "key": "k"}, "key:k"),
+        ({"segments": [OTHER], "prefix": None, "key": ""}, None),
+        ({}, None),
+    ],
+)
+def test_the_closest_thing_that_is_known_names_the_slot(known, begins):
+    found = slot_key(**known)
+    assert found is None if begins is None else found.startswith(begins)
+
+
+def test_what_changes_from_turn_to_turn_does_not_change_the_key():
+    key = slot_key(segments=[SAME, OTHER, ("more", True)])
+    assert key == slot_key(segments=[SAME, ("Today is Tuesday.", False)])
+    assert key == slot_key(segments=iter([SAME]))
+    assert len(key.removeprefix("segments:")) == 16
+    assert key != slot_key(segments=[SAME, ("more", True)])
+
+
+def test_where_segments_are_cut_counts():
+    assert slot_key(segments=[("ab", True), ("c", True)]) != slot_key(segments=[("a", True), ("bc", True)])
+
+
+def test_a_key_may_be_any_text():
+    assert slot_key(prefix="\ud800") != slot_key(prefix="\ud801")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import numbers
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -76,6 +77,45 @@ def slot_for_key(key: str | None, slots: int) -> int:
     # surrogates stand in names of files that are no UTF-8, and such a name may be a key
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:4], "big") % slots
+
+
+def slot_key(
+    *,
+    conversation: str | None = None,
+    segments: Iterable[tuple[str, bool]] = (),
+    prefix: str | None = None,
+    key: str | None = None,
+) -> str | None:
+    """The name by which requests that belong together find their slot: for `slot`, or `slot_for_key`.
+
+    The first of these that is there counts, marked with its kind so that no two meet: the conversation's id,
+    the beginning of the prompt that stays the same, the prompt's prefix, the caller's own key. None without
+    any of them.
+
+    Args:
+        conversation: What the caller calls the conversation.
+        segments: Parts of the prompt, each with whether it stays the same from turn to turn; those from the
+            first changing one on do not count.
+        prefix: The text that prompts have in common.
+        key: A name of the caller's.
+    """
+    if conversation:
+        return f"conversation:{conversation}"
+    stable = [text for text, _ in itertools.takewhile(lambda segment: segment[1], segments)]
+    if stable:
+        return f"segments:{_short_digest(*stable)}"
+    if prefix:
+        return f"prefix:{_short_digest(prefix)}"
+    return f"key:{key}" if key else None
+
+
+def _short_digest(*texts: str) -> str:
+    """16 hex digits; where one text ends and the next begins makes a difference."""
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()[:16]
 
 
 class Slots:
