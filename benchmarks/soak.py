@@ -81,7 +81,7 @@ class Soak:
         assert self.session.complete("As JSON:", schema=SCHEMA, max_tokens=30).parsed["ok"] in (True, False)
 
     def choice(self) -> None:
-        self.session.choose(self.random.choice(MESSAGES)[:200], ["bug report", "question", "task"])
+        self.session.choose(self.random.choice(WORDS)[:200], ["bug report", "question", "task"])
 
     def many(self) -> None:
         found = self.session.complete_many(["Name a color.", "", "Name a fruit."], max_tokens=4)
@@ -95,7 +95,7 @@ class Soak:
     def cancelled(self) -> None:
         timer = threading.Timer(self.random.uniform(0, 0.2), self.session.cancel)
         timer.start()
-        self.session.complete(self.random.choice(MESSAGES), max_tokens=60)
+        self.session.complete(self.random.choice(WORDS), max_tokens=60)
         timer.join()
 
     def deadline(self) -> None:
