@@ -2,8 +2,9 @@
 
     python benchmarks/startup.py [--rounds 7] [--model KEY] [--recipe NAME]
 
-Medians over fresh processes, the model imported before; peak memory is the largest resident size. The last
-line is JSON.
+Medians over fresh processes, the model imported before; peak memory is the largest resident size. `package_s`
+is `import tinykit` in a bare Python, `extension_s` `%load_ext tinykit` in a bare IPython. The last line is
+JSON.
 """
 
 import argparse
@@ -39,6 +40,21 @@ print(json.dumps({{
 }}))
 """
 
+PACKAGE = """
+import time
+start = time.perf_counter()
+import tinykit
+print(time.perf_counter() - start)
+"""
+EXTENSION = """
+import time
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+start = time.perf_counter()
+shell.run_line_magic("load_ext", "tinykit")
+print(time.perf_counter() - start)
+"""
+
 
 def timed(command: list[str]) -> tuple[float, str]:
     started = time.perf_counter()
@@ -57,17 +73,21 @@ def main() -> None:
     command = [sys.executable, "-m", "tinykit", "title", *chosen, MESSAGE]
     timed(command)  # imports the model if that has not been done, and warms the page cache
     rows, walls, bare = [], [], []
+    starts: dict[str, list[float]] = {"package_s": [], "extension_s": []}
     for _ in range(arguments.rounds):
         bare.append(timed([sys.executable, "-c", "pass"])[0])
         walls.append(timed(command)[0])
         rows.append(json.loads(timed([sys.executable, "-c", code])[1]))
+        for name, child in (("package_s", PACKAGE), ("extension_s", EXTENSION)):
+            starts[name].append(float(timed([sys.executable, "-c", child])[1]))
     figures = {"python_s": statistics.median(bare), "command_s": statistics.median(walls)}
     for name in ("imports_s", "load_s", "prefill_s", "decode_s", "rest_s"):
         figures[name] = statistics.median(row[name] for row in rows)
+    figures |= {name: statistics.median(seconds) for name, seconds in starts.items()}
     for name, seconds in figures.items():
-        print(f"{name:<10} {seconds:7.3f}")
+        print(f"{name:<11} {seconds:7.3f}")
     figures |= {"peak_bytes": max(row["peak_bytes"] for row in rows), "title": rows[0]["title"]}
-    print(f"peak       {figures['peak_bytes'] / 1e6:7.0f} MB   title: {figures['title']}")
+    print(f"peak        {figures['peak_bytes'] / 1e6:7.0f} MB   title: {figures['title']}")
     figures |= {"load_average": os.getloadavg()[0], "cores": os.cpu_count()}
     print(json.dumps({name: round(v, 4) if isinstance(v, float) else v for name, v in figures.items()}))
 

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -91,9 +92,10 @@ def test_notebooks_get_a_plain_table_in_which_all_is_escaped():
     shown = Report({"<b>": "a & b", "providers": ["<script>", "b"]})._repr_html_()
     assert "<caption>tinykit doctor</caption>" in shown
     assert shown.count('scope="col"') == 2
-    assert '<tr><th scope="row">&lt;b&gt;</th><td>a &amp; b</td></tr>' in shown
-    assert "<td>&lt;script&gt;, b</td>" in shown
-    assert not [word for word in ("style", "color", "class=", "<script>") if word in shown]
+    assert re.search(r'<tr><th scope="row"[^>]*>&lt;b&gt;</th><td[^>]*>a &amp; b</td></tr>', shown)
+    assert ">&lt;script&gt;, b</td>" in shown
+    assert not [word for word in ("color", "background", "class=", "<script>") if word in shown]
+    assert "text-align: left" in shown  # a notebook's own style has long texts at the right
     assert doctor()._repr_html_().count("<tr>") == len(NAMES) + 1
 
 

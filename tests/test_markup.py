@@ -65,3 +65,11 @@ def test_longest_bar_is_the_largest_number():
 def test_bundle_keeps_what_differs_from_run_to_run_as_metadata():
     assert bundle("t", "h") == ({"text/plain": "t", "text/html": "h"}, {})
     assert bundle("t", "h", {"load_s": 1.5})[1] == {"tinykit": {"load_s": 1.5}}
+
+
+def test_words_stay_whole_and_paths_may_be_torn_apart():
+    page = Table.of(
+        "Times", ("seconds",), [("first_message",), ("/a/path/that/is/much/too/long/for/a/cell",)]
+    ).html()
+    assert page.count("overflow-wrap: break-word") == 2 and page.count("overflow-wrap: anywhere") == 1
+    assert "nowrap" in page and "nowrap" not in Table.of("A long caption. " * 9, ("a",), []).html()

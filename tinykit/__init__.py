@@ -46,6 +46,7 @@ __all__ = [
     "YesNoQuestion",
     "__version__",
     "doctor",
+    "enable_magics",
     "loaded",
     "register_model",
     "slot_for_key",
@@ -87,6 +88,17 @@ def __getattr__(name: str) -> Any:
     found = getattr(import_module(_HOMES[name]), name)
     globals()[name] = found  # in place of the module of that name, which the import has put there
     return found
+
+
+def enable_magics() -> None:
+    """What `%load_ext tinykit` does, for a start-up file or a program; again it does nothing.
+
+    Raises:
+        OptionError: this is no IPython session.
+    """
+    from tinykit import magics
+
+    magics.enable()
 
 
 def load_ipython_extension(shell: Any) -> None:

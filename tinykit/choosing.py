@@ -29,6 +29,7 @@ from tinykit.generation.questions import (
     YesNo,
     YesNoQuestion,
 )
+from tinykit.interrupts import shorten
 from tinykit.loaded_model import Loaded
 from tinykit.tokenizer import Message
 
@@ -197,10 +198,18 @@ class Choosing:
         return self._judged(state, questions)
 
     def _scores(self, options: Options) -> Scores:
-        return option_scores(self._chooser(), options)
+        try:
+            return option_scores(self._chooser(), options)
+        except KeyboardInterrupt as error:
+            shorten(error)
+            raise
 
     def _judged(self, state: object, questions: Mapping[str, Question]) -> dict[str, Answer]:
-        return self._chooser().judge.answer(state, questions)
+        try:
+            return self._chooser().judge.answer(state, questions)
+        except KeyboardInterrupt as error:
+            shorten(error)
+            raise
 
 
 def _check_text(value: object, name: str) -> None:

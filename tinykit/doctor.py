@@ -57,9 +57,10 @@ class Report:
 
     def _repr_html_(self) -> str:
         """What notebooks show: a table in the colors of their theme."""
-        head = "".join(f'<th scope="col">{name}</th>' for name in _HEADERS)
+        left = 'style="text-align: left; vertical-align: top; overflow-wrap: anywhere"'
+        head = "".join(f'<th scope="col" {left}>{name}</th>' for name in _HEADERS)
         rows = "".join(
-            f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>\n'
+            f'<tr><th scope="row" {left}>{html.escape(name)}</th><td {left}>{html.escape(value)}</td></tr>\n'
             for name, value in self._rows()
         )
         return (

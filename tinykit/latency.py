@@ -13,13 +13,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tinykit.charts import Bars
 from tinykit.errors import BackendError
+from tinykit.generation.result import Chunk, Completion
 from tinykit.many import checked_count
 from tinykit.markup import Bundle, Table, bundle
 from tinykit.recipes import Recipe
@@ -75,6 +76,48 @@ class Spread:
     def least(self) -> float:
         """The smallest number."""
         return min(self.values)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one answer took; None for what it did not have."""
+
+    prompt_tokens: int
+    ttft_s: float | None
+    tokens: int
+    tokens_per_s: float | None
+    total_s: float
+    prefill_s: float
+
+    @classmethod
+    def of(cls, completion: Completion) -> Self:
+        """The figures of a completion."""
+        timings, usage = completion.timings, completion.usage
+        return cls(
+            usage.prompt_tokens,
+            timings.ttft_s,
+            usage.completion_tokens,
+            completion.decode_tokens_per_s,
+            timings.total_s,
+            timings.prefill_s,
+        )
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """Speed of reading the prompt."""
+        return self.prompt_tokens / max(self.prefill_s, 1e-9)
+
+
+def measured_answer(
+    session: TinySession,
+    prompt: str,
+    *,
+    max_tokens: int,
+    on_chunk: Callable[[Chunk], object] | None = None,
+) -> Measured | None:
+    """The figures of one answer that profits from nothing that was kept before; None if it was cancelled."""
+    completion = session.complete(prompt, max_tokens=max_tokens, reuse=False, on_chunk=on_chunk)
+    return None if completion.finish_reason == "cancelled" else Measured.of(completion)
 
 
 @dataclass(frozen=True)
@@ -224,9 +267,7 @@ def measure(
     busy = os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
     started = cold_start(session) if cold else None
     loads = [_load_s(session) for _ in range(min(runs, 3))]
-    answers = [session.complete(PROMPT, max_tokens=max_tokens, reuse=False) for _ in range(warmup + runs)][
-        warmup:
-    ]
+    answers = _answers(session, max_tokens, warmup + runs)[warmup:]
     titles = [_title_s(session, messages[number % len(messages)], recipe) for number in range(warmup + runs)][
         warmup:
     ]
@@ -235,17 +276,30 @@ def measure(
         model=session.spec.key,
         runs=runs,
         load_s=Spread(tuple(loads)),
-        ttft_s=Spread(tuple(one.timings.ttft_s or one.timings.total_s for one in answers)),
-        answer_s=Spread(tuple(one.timings.total_s for one in answers)),
+        ttft_s=Spread(tuple(one.ttft_s or one.total_s for one in answers)),
+        answer_s=Spread(tuple(one.total_s for one in answers)),
         title_s=Spread(tuple(titles)),
-        decode_tokens_per_s=Spread(tuple(one.decode_tokens_per_s or 0.0 for one in answers)),
-        prefill_tokens_per_s=Spread(
-            tuple(one.usage.prompt_tokens / max(one.timings.prefill_s, 1e-9) for one in answers)
-        ),
+        decode_tokens_per_s=Spread(tuple(one.tokens_per_s or 0.0 for one in answers)),
+        prefill_tokens_per_s=Spread(tuple(one.prefill_tokens_per_s for one in answers)),
         cold=started,
         busy=busy,
         about={"device": info.device, "dtype": info.dtype, "backend": info.backend, "threads": info.threads},
     )
+
+
+def _answers(session: TinySession, max_tokens: int, count: int) -> list[Measured]:
+    """The figures of so many answers.
+
+    Raises:
+        BackendError: another thread cancelled one of them.
+    """
+    found = []
+    for _ in range(count):
+        one = measured_answer(session, PROMPT, max_tokens=max_tokens)
+        if one is None:
+            raise BackendError("The measurement was cancelled.", hint="Measure again.")
+        found.append(one)
+    return found
 
 
 def _load_s(session: TinySession) -> float:

@@ -11,6 +11,7 @@ from tinykit.errors import OptionError, TinykitError
 from tinykit.generation.batch import Task, run_tasks
 from tinykit.generation.engine import Engine
 from tinykit.generation.result import Completion
+from tinykit.interrupts import keep_partial
 from tinykit.progress import Progress
 from tinykit.reasons import Reason, Step
 from tinykit.recipes import Recipe
@@ -52,7 +53,7 @@ def run_in_order(
     except KeyboardInterrupt as error:
         for index, result in _under_way(results, error):
             take(index, result)
-        error.partial = found  # type: ignore[attr-defined]
+        keep_partial(error, found)
         raise
     return [cast(T, one) if there else failed(None) for one, there in zip(found, is_there, strict=True)]
 

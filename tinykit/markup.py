@@ -15,7 +15,9 @@ Bundle = tuple[dict[str, str], dict[str, Any]]  # data by mime type, metadata
 
 _KEPT = "\n\t\u200c\u200d"  # lines and tabs; joiners, which some scripts and emoji are made with
 _WRAP = "white-space: pre-wrap; overflow-wrap: anywhere"
-_CELL = f"text-align: {{align}}; vertical-align: top; {_WRAP}"
+_CELL = "text-align: {align}; vertical-align: top; white-space: pre-wrap; overflow-wrap: {wrap}"
+_WORD_CHARS = 24  # longer words may be torn apart, so that a path does not make a table too wide
+_SHORT_CHARS = 60  # a caption of so many is one line, also above a narrow table
 
 
 def bundle(text: str, html_text: str, facts: Mapping[str, Any] | None = None) -> Bundle:
@@ -90,13 +92,17 @@ class Table:
             + "</tr>"
             for row in self.rows
         )
+        line = "; white-space: nowrap" if len(self.caption) <= _SHORT_CHARS else ""
         return (
-            f'<table><caption style="text-align: left">{html.escape(visible(self.caption))}</caption>'
+            f'<table><caption style="text-align: left{line}">{html.escape(visible(self.caption))}</caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
 
     def _cell(self, tag: str, at: int, text: str, scope: str) -> str:
-        style = _CELL.format(align="right" if at in self.numeric else "left")
+        is_long = any(len(word) > _WORD_CHARS for word in text.split())
+        style = _CELL.format(
+            align="right" if at in self.numeric else "left", wrap="anywhere" if is_long else "break-word"
+        )
         scoped = f' scope="{scope}"' if scope else ""
         return f'<{tag}{scoped} style="{style}">{html.escape(visible(text))}</{tag}>'
 

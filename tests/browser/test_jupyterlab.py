@@ -23,7 +23,7 @@ playground
 """
 MESSAGE = "the login test is flaky on slow CI runners, can you fix it?"
 
-# WCAG 2: the contrast of each piece of text in our widgets with what is behind it
+# WCAG 2: the contrast of each piece of text in our widgets and outputs with what is behind it
 CONTRASTS = """() => {
     const parse = text => text.match(/[\\d.]+/g).map(Number)
     const over = (top, under) => {
@@ -40,7 +40,8 @@ CONTRASTS = """() => {
         return 0.2126 * r + 0.7152 * g + 0.0722 * b
     }
     const found = []
-    for (const root of document.querySelectorAll('.jp-OutputArea .widget-html-content')) {
+    for (const root of document.querySelectorAll(
+        '.jp-OutputArea .widget-html-content, .jp-OutputArea .jp-RenderedHTMLCommon, .jp-RenderedText')) {
         const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT)
         while (walker.nextNode()) {
             const text = walker.currentNode.textContent.trim(), element = walker.currentNode.parentElement
@@ -179,6 +180,38 @@ print("set" + " up")
     output = cell.locator(".jp-OutputArea").inner_text()
     assert "round and round" in output and "1024" not in output
     picture(page, "magics")
+
+
+def test_tables_of_magics_read_in_both_themes(opened):
+    page = opened(
+        "tables",
+        """
+%load_ext tinykit
+%tiny use -r first-words
+messages = ["why does my docker container exit with code 137", "hi", "<b>plan</b> a trip to Lisbon " * 5]
+print("set" + " up")
+""",
+        "%title --why --stats {{messages}}",
+        "%%tiny_eval -r first-words --stats\nplan a trip to Lisbon\nhello",
+        "%tiny info",
+        "%title --whi {{messages}}",
+        "",
+    )
+    run_cell(page, 0, "set up")
+    run_cell(page, 1, "2 of 3 messages have a title")
+    run_cell(page, 2, "2 messages, 1 recipes")
+    run_cell(page, 3, "Used by")
+    cell = run_cell(page, 4, "Did you mean --why?")
+    assert "Traceback" not in cell.inner_text()
+    header = cell_at(page, 1).get_by_role("columnheader", name="seconds")
+    assert (
+        header.bounding_box()["height"]
+        < 1.6
+        * cell_at(page, 1).get_by_role("columnheader", name="title", exact=True).bounding_box()["height"]
+    ), "the header is broken into lines"
+    cell_at(page, 5).locator(".cm-content").click()
+    cell_at(page, 1).scroll_into_view_if_needed()
+    picture(page, "tables")
 
 
 def test_download_is_watched_stopped_and_taken_up_again(opened, hub):

@@ -1,11 +1,13 @@
+import json
 import math
 
 import numpy as np
 import pytest
 
-from tinykit.errors import OptionError
+from tinykit.errors import OptionError, TinykitError
 from tinykit.generation.request import GenerationOptions, checked_max_tokens
 from tinykit.generation.result import Completion, Timings, Usage
+from tinykit.generation.sampling import TokenLogprob
 
 
 @pytest.mark.parametrize(
@@ -58,4 +60,20 @@ def test_completion_is_its_text():
     assert "title" in completion
     assert completion == "a title"
     assert {completion: 1}["a title"] == 1
+    assert "%s" % completion == completion.text  # noqa: UP031
     assert completion.decode_tokens_per_s == 4.0
+
+
+def test_completion_goes_through_json_and_back():
+    logprobs = (TokenLogprob(1, -0.5, ((1, -0.5), (2, -1.5))),)
+    completion = Completion(
+        "a title", (1,), "stop", Usage(5, 3, 0), Timings(0.0, 0.1, None, 0.5, 0.6), seed=7, logprobs=logprobs,
+        notes=("no draft",),
+    )  # fmt: skip
+    again = Completion.from_dict(json.loads(json.dumps(completion.to_dict())))
+    assert vars(again) == vars(completion)
+    failed = Completion.nothing(error=TinykitError("it fell over"), prompt_tokens=3)
+    again = Completion.from_dict(json.loads(json.dumps(failed.to_dict())))
+    assert (str(again.error), again.finish_reason, again.usage) == ("it fell over", "error", failed.usage)
+    with pytest.raises(KeyError):
+        Completion.from_dict({"text": "a title"})

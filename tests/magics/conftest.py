@@ -96,3 +96,10 @@ def tiny_shell(shell, tiny_model, monkeypatch, tmp_path_factory):
     monkeypatch.setenv("TINYKIT_PROGRESS", "off")
     assert shell.run(f"%tiny use {tiny_model} --dtype fp32 -r first-words").error is None
     return shell
+
+
+@pytest.fixture
+def notebook(tiny_shell):
+    """The shell as a kernel, whose displays can be updated."""
+    tiny_shell.ip.kernel = object()
+    return tiny_shell

@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-jupyter_client = pytest.importorskip("jupyter_client")
+pytest.importorskip("jupyter_client")
+from tests.kernels import SAY_BEGUN, SAY_ONCE, Kernel
+
 nbformat = pytest.importorskip("nbformat")
 pytestmark = pytest.mark.real
 
@@ -17,18 +18,6 @@ SETUP = """
 messages = ["Tell me a long story about a fox and a hen."] * 40
 long = "A long story about a fox. " * 900
 %tiny load
-"""
-# each says that it has begun when the model is at work, so that nobody has to guess when to press Stop
-BEGUN = """
-from tinykit.backends.onnx import OnnxBackend
-forward = OnnxBackend.forward
-def noted(self, *args, **options):
-    global told
-    if not told:
-        told = True
-        print("begun", flush=True)
-    return forward(self, *args, **options)
-OnnxBackend.forward = noted
 """
 LONG = {
     "title": "%title -r plain {{long}}",
@@ -45,52 +34,19 @@ AFTER = "print(get_ipython().run_line_magic('tiny', '--max-tokens 5 -o after Nam
 
 @pytest.fixture(scope="module")
 def kernel(real_home):
-    manager = jupyter_client.KernelManager(kernel_name="python3")
-    manager.start_kernel(env={**os.environ, "TINYKIT_HOME": str(real_home), "TINYKIT_STABLE": "0"})
-    client = manager.client()
-    client.start_channels()
-    client.wait_for_ready(timeout=120)
-    try:
-        for code in (SETUP, BEGUN):
-            assert execute(client, code).error is None
-        yield SimpleNamespace(manager=manager, client=client)
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-
-
-def execute(client, code, on_print=None):
-    """What a cell printed, displayed and failed with."""
-    sent = client.execute(code)
-    ran = SimpleNamespace(printed="", shown=[], error=None, traceback=[])
-    while True:
-        message = client.get_iopub_msg(timeout=240)
-        if message["parent_header"].get("msg_id") != sent:
-            continue
-        kind, content = message["msg_type"], message["content"]
-        if kind == "stream":
-            ran.printed += content["text"]
-            if on_print:
-                on_print()
-        elif kind in ("display_data", "update_display_data", "execute_result"):
-            ran.shown.append((kind, content))
-        elif kind == "error":
-            ran.error, ran.traceback = content["ename"], content["traceback"]
-        elif kind == "status" and content["execution_state"] == "idle":
-            reply = client.get_shell_msg(timeout=240)
-            while reply["parent_header"].get("msg_id") != sent:
-                reply = client.get_shell_msg(timeout=240)
-            ran.status = reply["content"]["status"]
-            return ran
+    with Kernel(TINYKIT_HOME=str(real_home), TINYKIT_STABLE="0") as kernel:
+        for code in (SETUP, SAY_BEGUN):
+            assert kernel.run(code).error is None
+        yield kernel
 
 
 @pytest.mark.parametrize("kind", LONG)
 def test_stop_ends_the_call_without_traceback_and_leaves_a_usable_session(kernel, kind):
-    execute(kernel.client, "told = False; kept = None; talk = []")
-    ran = execute(kernel.client, LONG[kind], kernel.manager.interrupt_kernel)
+    kernel.run(f"{SAY_ONCE}; kept = None; talk = []")
+    ran = kernel.run(LONG[kind], kernel.interrupt)
     assert (ran.error, ran.status, ran.traceback) == ("KeyboardInterrupt", "error", ["Interrupted."])
     if kind in ("titles", "stream", "cell", "prefill", "batch"):
-        assert execute(kernel.client, "print(kept is not None)").printed == "True\n"
+        assert kernel.run("print(kept is not None)").printed == "True\n"
     if kind in ("stream", "prefill", "chat"):
         assert ran.shown and "text/html" in ran.shown[-1][1]["data"]
         text = ran.shown[-1][1]["data"]["text/plain"]
@@ -99,23 +55,22 @@ def test_stop_ends_the_call_without_traceback_and_leaves_a_usable_session(kernel
         assert "cancelled" in ran.shown[-1][1]["data"]["text/plain"] or kind == "batch"
         assert len({content["transient"]["display_id"] for _, content in ran.shown}) == 1
     if kind == "chat":
-        assert execute(kernel.client, "print(talk)").printed == "[]\n"  # no half answer in it
-    assert execute(kernel.client, AFTER).printed == "None length\n"
+        assert kernel.run("print(talk)").printed == "[]\n"  # no half answer in it
+    assert kernel.run(AFTER).printed == "None length\n"
 
 
 def test_stream_updates_one_display_and_ends_with_the_whole(kernel):
-    execute(kernel.client, "told = True")
-    ran = execute(kernel.client, "%tiny -o whole --show --max-tokens 30 Name the four seasons.")
+    ran = kernel.run("%tiny -o whole --show --max-tokens 30 Name the four seasons.")
     kinds = [kind for kind, _ in ran.shown]
     assert kinds[0] == "display_data" and set(kinds[1:]) <= {"update_display_data"}
     last = ran.shown[-1][1]
-    assert execute(kernel.client, "print(whole.text)").printed.strip() in last["data"]["text/plain"]
+    assert kernel.run("print(whole.text)").printed.strip() in last["data"]["text/plain"]
     assert last["metadata"]["tinykit"]["timings"]["total_s"] > 0
     assert ran.printed == ""
 
 
 def test_mistake_fails_the_cell_with_its_sentence_alone(kernel):
-    ran = execute(kernel.client, "%title {{mesages}}")
+    ran = kernel.run("%title {{mesages}}")
     assert (ran.error, ran.status) == ("OptionError", "error")
     assert ran.traceback == [
         "OptionError: {{mesages}}: there is no variable 'mesages'.", "Did you mean 'messages'?",
@@ -124,11 +79,7 @@ def test_mistake_fails_the_cell_with_its_sentence_alone(kernel):
 
 def test_tab_is_answered_by_the_kernel(kernel):
     def matches(text):
-        sent = kernel.client.complete(text, len(text))
-        while True:
-            reply = kernel.client.get_shell_msg(timeout=240)
-            if reply["parent_header"].get("msg_id") == sent:
-                return reply["content"]["matches"]
+        return kernel.reply(kernel.client.complete(text, len(text)))["matches"]
 
     assert matches("%title --wh") == ["--why"]
     assert "titles" in matches("x = %title -r ")

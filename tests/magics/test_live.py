@@ -18,13 +18,6 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-def notebook(tiny_shell):
-    """The shell as a kernel, whose displays can be updated."""
-    tiny_shell.ip.kernel = object()
-    return tiny_shell
-
-
 def stream(ip, words, seconds, **options):
     """Show a text that grows by a word each so many seconds; returns the messages."""
     from IPython.core.displaypub import CapturingDisplayPublisher

@@ -7,10 +7,12 @@ import sys
 import numpy as np
 import pytest
 
-from tinykit import TinySession
-from tinykit.errors import OptionError, TinykitError, UnknownModelError, UnknownRecipeError
+from tinykit import TinySession, lab
+from tinykit.errors import BackendError, OptionError, TinykitError, UnknownModelError, UnknownRecipeError
 from tinykit.generation.result import Completion
+from tinykit.lab.local import LocalRunner
 from tinykit.magics import sessions
+from tinykit.many import failed_title
 from tinykit.titling import Title
 
 MESSAGE = "can you help me plan a trip to Lisbon in May?"
@@ -182,7 +184,7 @@ def test_mistake_is_said_without_traceback_before_any_model_is_asked(shell, no_m
     assert lines[0].startswith(f"{kind.__name__}: ") and "Traceback" not in ran.printed
     assert lines[0] in ran.printed and ".py" not in ran.printed
     if ran.error.hint:
-        assert ran.error.hint in ran.printed
+        assert ran.error.hint.replace("tinykit models", "%tiny models") in ran.printed
 
 
 def test_error_of_the_python_api_keeps_its_traceback(shell):
@@ -316,6 +318,55 @@ def test_eval_takes_the_recipe_in_use_and_the_titles_without_a_model(tiny_shell)
     assert isinstance(tiny_shell.run("%%tiny_eval -r a,,b\nhi").error, OptionError)
 
 
+def test_eval_is_a_run_of_the_lab_with_its_cache_and_kept_where_it_is_told(tiny_shell, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "%%tiny_eval -r plain {}\nplan a trip to Lisbon\nplan a trip to Lisbon\nplan a trip to Rome\n"
+    first = tiny_shell.run(code.format("--no-cache")).value
+    assert not list(tmp_path.iterdir())
+    tiny_shell.run(code.format(""))
+    assert not any(row.cached for row in first.rows["plain"])
+    third = tiny_shell.run(code.format("")).value
+    assert all(row.cached for row in third.rows["plain"]) and third.titles == first.titles
+    shown = tiny_shell.bundle(code.format("--stats"))[0]["text/plain"].splitlines()
+    assert shown[-1].split() == ["from", "the", "cache", "3"]
+    assert tiny_shell.run(code.format("--keep kept")).error is None
+    kept = lab.load(tmp_path / "kept")
+    assert kept.is_complete and list(kept.titles("plain").values()) == list(first.titles["plain"])
+    other = tiny_shell.run("%%tiny_eval -r plain --keep kept\nplan a trip to Oslo").error
+    assert isinstance(other, OptionError) and "holds another run" in str(other)
+
+
+def test_eval_shows_failures_as_rows_and_the_session_stays_open(tiny_shell, monkeypatch):
+    made = TinySession.titles_as_done
+
+    def one_fails(self, *given, **options):
+        for index, title in made(self, *given, **options):
+            error = BackendError("the model fell over")
+            yield index, failed_title(error, options["recipe"]) if index else title
+
+    monkeypatch.setattr(TinySession, "titles_as_done", one_fails)
+    ran = tiny_shell.run("%%tiny_eval -r plain --no-cache\nplan a trip to Lisbon\nplan a trip to Rome")
+    failed, fine = sorted(ran.value.rows["plain"], key=lambda row: row.status != "failed")
+    assert ran.error is None and failed.status == "failed" != fine.status
+    assert f"(failed: {failed.error})" in " ".join(str(ran.value.table()).split())
+    assert tiny_shell.run("%tiny load").value.is_loaded
+
+
+def test_stopped_eval_shows_and_keeps_what_there_is(notebook, monkeypatch):
+    made = LocalRunner.rows
+
+    def interrupted(self, jobs):
+        yield next(made(self, jobs))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalRunner, "rows", interrupted)
+    ran = notebook.run("%%tiny_eval -r plain -o kept --show --no-cache\nplan a trip to Lisbon\nand to Rome")
+    assert type(ran.error) is KeyboardInterrupt and "Interrupted." in ran.printed
+    assert "1 titles were not made" in ran.texts[-1] and "(not made)" in ran.texts[-1]
+    kept = notebook.names["kept"]
+    assert kept.was_interrupted and sum(row is None for row in kept.rows["plain"]) == 1
+
+
 def test_reload_keeps_the_models(tiny_shell):
     before = tiny_shell.run("%tiny load").value
     ran = tiny_shell.run("%reload_ext tinykit")
@@ -360,3 +411,9 @@ print(*sorted(set(sys.modules) - before))
              "huggingface_hub", "gguf", "unearth", "torch", "tinykit.session", "tinykit.registry"}  # fmt: skip
     assert not heavy & set(loaded)
     assert "tinykit.magics.shell" in loaded
+
+
+def test_hint_for_a_shell_names_the_magic_here(shell, no_model):
+    error = shell.run("%tiny use smolm2-135m").error
+    assert error.hint.endswith("List all with: tinykit models")
+    assert error._render_traceback_()[1].endswith("List all with: %tiny models")

@@ -1,13 +1,14 @@
 """Widgets in a real kernel, talked to as a front end does."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from tests.widgets.typist import WAIT_S
 
-jupyter_client = pytest.importorskip("jupyter_client")
+pytest.importorskip("jupyter_client")
+from tests.kernels import Kernel
+
 ROOT = Path(__file__).parent.parent.parent
 
 SETUP = """
@@ -21,29 +22,8 @@ print(playground.form.run_button.comm.comm_id, playground.form.stop_button.comm.
 """
 
 
-class FrontEnd:
-    """Sends cells and clicks, and reads what comes back."""
-
-    def __init__(self, client):
-        self.client = client
-
-    def run(self, code):
-        """What a cell printed and displayed."""
-        sent = self.client.execute(code)
-        text, bundles = "", []
-        while True:
-            message = self.client.get_iopub_msg(timeout=WAIT_S)
-            if message["parent_header"].get("msg_id") != sent:
-                continue
-            kind, content = message["msg_type"], message["content"]
-            if kind == "stream":
-                text += content["text"]
-            elif kind == "execute_result":
-                bundles.append(content["data"])
-            elif kind == "error":
-                raise AssertionError(content)
-            elif kind == "status" and content["execution_state"] == "idle":
-                return text, bundles
+class FrontEnd(Kernel):
+    """A kernel whose widgets are clicked and watched."""
 
     def click(self, comm_id):
         data = {"method": "custom", "content": {"event": "click"}}
@@ -65,28 +45,22 @@ class FrontEnd:
 
 @pytest.fixture(scope="module")
 def front_end():
-    manager = jupyter_client.KernelManager(kernel_name="python3")
-    manager.start_kernel(env={**os.environ, "PYTHONPATH": str(ROOT), "TINYKIT_STABLE": "0"}, cwd=str(ROOT))
-    client = manager.client()
-    client.start_channels()
-    client.wait_for_ready(timeout=WAIT_S)
-    yield FrontEnd(client)
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
+    with FrontEnd(PYTHONPATH=str(ROOT), TINYKIT_STABLE="0") as front_end:
+        front_end.run(f"import os; os.chdir({str(ROOT)!r})")
+        yield front_end
 
 
 def test_kernel_is_free_while_a_title_is_written_and_a_click_stops_it(front_end):
-    run_button, stop_button = front_end.run(SETUP)[0].split()
+    run_button, stop_button = front_end.run(SETUP).printed.split()
     front_end.click(run_button)
     assert front_end.see("Flaky log") == []  # the title on its way, and no output anywhere
-    assert front_end.run("print(6 * 7)") == ("42\n", [])
+    ran = front_end.run("print(6 * 7)")
+    assert (ran.printed, ran.shown, ran.error) == ("42\n", [], None)
     front_end.click(stop_button)
-    front_end.run("typist.go_on.set()")
-    front_end.run(f"assert playground.wait({WAIT_S})")
-    assert (
-        front_end.run("print(playground.status, playground.rows[0].shown)")[0]
-        == "Stopped. Flaky log (stopped)\n"
-    )
+    ended = front_end.run(f"typist.go_on.set(); assert playground.wait({WAIT_S})")
+    assert ended.error is None, ended.traceback
+    said = front_end.run("print(playground.status, playground.rows[0].shown)").printed
+    assert said == "Stopped. Flaky log (stopped)\n"
     front_end.click(run_button)
     assert front_end.see("Flaky login test on slow CI runners") == []
 
@@ -94,6 +68,7 @@ def test_kernel_is_free_while_a_title_is_written_and_a_click_stops_it(front_end)
 def test_notebook_gets_widget_and_text(front_end):
     front_end.run("from tinykit import widgets")
     for name in ("TitlePlayground()", "ModelManager()", "ProgressBar()"):
-        _, (bundle,) = front_end.run(f"widgets.{name}")
+        ((_, content),) = front_end.run(f"widgets.{name}").shown
+        bundle = content["data"]
         assert set(bundle) == {"text/plain", "application/vnd.jupyter.widget-view+json"}
         assert "Box(" not in bundle["text/plain"]

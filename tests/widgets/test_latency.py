@@ -3,8 +3,9 @@ import pytest
 from tests.widgets.conftest import plain
 from tests.widgets.typist import WAIT_S, typing_session
 from tinykit.errors import OptionError
+from tinykit.latency import Measured
 from tinykit.widgets import LatencyView
-from tinykit.widgets.latency import Measured, plot_svg
+from tinykit.widgets.latency import plot_svg
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_completions_of_ones_own_can_be_added(view):
 
 
 def test_run_without_tokens_has_dashes_and_a_bar():
-    run = Measured(prompt_tokens=3, ttft_s=None, tokens=0, tokens_per_s=None, total_s=0.0)
+    run = Measured(prompt_tokens=3, ttft_s=None, tokens=0, tokens_per_s=None, total_s=0.0, prefill_s=0.0)
     assert plot_svg([run]).count("<rect") == 2
 
 

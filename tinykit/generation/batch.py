@@ -14,6 +14,7 @@ from tinykit.generation.request import Request
 from tinykit.generation.result import CancelledBy, Chunk, Completion
 from tinykit.generation.rows import Rows
 from tinykit.generation.run import Cancelled, Run
+from tinykit.interrupts import keep_partial
 
 T = TypeVar("T")
 DEFAULT_BATCH_SIZE = 16
@@ -69,7 +70,7 @@ def run_task(engine: Engine, task: Task[T], *, on_chunk: Callable[[Chunk], objec
                 asked = task.throw(error)
             except KeyboardInterrupt as error:
                 if (partial := _partial(error)) is not None:
-                    error.partial = _given_up(task, partial)  # type: ignore[attr-defined]
+                    keep_partial(error, _given_up(task, partial))
                 raise
             else:
                 asked = task.send(found)
@@ -108,10 +109,14 @@ def together(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
         results.update(run_tasks(engine, map(one_request, requests), batch_size=max(1, len(requests))))
     except KeyboardInterrupt as error:
         results.update(_partial(error) or ())
-        error.partial = [  # type: ignore[attr-defined]
-            found if isinstance(found := results.get(at), Completion) else _undone(request, "interrupt")
-            for at, request in enumerate(requests)
-        ]
+        found = map(results.get, range(len(requests)))
+        keep_partial(
+            error,
+            [
+                one if isinstance(one, Completion) else _undone(request, "interrupt")
+                for one, request in zip(found, requests, strict=True)
+            ],
+        )
         raise
     return [_raised(results.get(index), request) for index, request in enumerate(requests)]
 
@@ -160,7 +165,7 @@ def samples(engine: Engine, request: Request, count: int) -> list[Completion]:
     except KeyboardInterrupt as error:
         for run in runs:
             run.cancel("interrupt")
-        error.partial = [run.result() for run in runs]  # type: ignore[attr-defined]
+        keep_partial(error, [run.result() for run in runs])
         raise
     finally:
         runs[0].is_left = True  # first, as it is the one that holds the slot
@@ -205,7 +210,7 @@ def _one_by_one(
             result = _alone(engine, task)
         except KeyboardInterrupt as error:
             found = _partial(error)
-            error.partial = [] if found is None else [(index, found)]  # type: ignore[attr-defined]
+            keep_partial(error, [] if found is None else [(index, found)], is_told=True)
             raise
         yield index, result
 
@@ -295,7 +300,7 @@ class Batching(Generic[T]):
                 self.step()
                 yield from self.take_done()
         except KeyboardInterrupt as error:
-            error.partial = [*self._done, *self._given_up()]  # type: ignore[attr-defined]
+            keep_partial(error, [*self._done, *self._given_up()], is_told=True)
             raise
         finally:
             self.close()
@@ -367,7 +372,7 @@ class Batching(Generic[T]):
                 run.tell(run.cancel(run.cancelled_by or "cancel"))
             except KeyboardInterrupt as error:
                 run.cancel("interrupt")
-                error.partial = run.result()  # type: ignore[attr-defined]
+                keep_partial(error, run.result())
                 raise
             if run.is_done:
                 return run.result()

@@ -20,6 +20,7 @@ from tinykit.generation.slots import Slot, Slots
 from tinykit.generation.steadiness import rows_are_exact
 from tinykit.generation.stream import Stream, read_all
 from tinykit.generation.turns import Turns
+from tinykit.interrupts import keep_partial
 from tinykit.tokenizer import Tokenizer
 
 
@@ -259,7 +260,7 @@ class Engine:
                     yield from run.cancel(run.cancelled_by or "cancel")
         except KeyboardInterrupt as error:
             run.cancel("interrupt")
-            error.partial = run.result()  # type: ignore[attr-defined]
+            keep_partial(error, run.result(), is_told=True)
             raise
         finally:
             run.is_left = True

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 from tinykit.errors import TinykitError
@@ -183,6 +183,36 @@ class Completion:
             "usage": asdict(self.usage),
             "timings": asdict(self.timings),
         }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON, without `parsed`; of an error its text."""
+        values = asdict(replace(self, parsed=None, error=None))
+        del values["parsed"]
+        return values | {"error": None if self.error is None else str(self.error)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The completion of such values, also after JSON has made lists of them.
+
+        Raises:
+            KeyError, TypeError: they are of no completion.
+        """
+        said = values["error"]
+        return cls(
+            text=values["text"],
+            token_ids=tuple(values["token_ids"]),
+            finish_reason=values["finish_reason"],
+            usage=Usage(**values["usage"]),
+            timings=Timings(**values["timings"]),
+            cancelled_by=values["cancelled_by"],
+            seed=values["seed"],
+            logprobs=tuple(
+                TokenLogprob(one["token_id"], one["logprob"], tuple((at, value) for at, value in one["top"]))
+                for one in values["logprobs"]
+            ),
+            notes=tuple(values["notes"]),
+            error=None if said is None else TinykitError(said),
+        )
 
     def __str__(self) -> str:
         return self.text

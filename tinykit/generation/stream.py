@@ -9,6 +9,7 @@ from typing import Protocol, Self
 from tinykit.errors import BackendError
 from tinykit.generation.lookup import VerifyEvent
 from tinykit.generation.result import CancelledBy, Chunk, Completion
+from tinykit.interrupts import keep_partial
 
 
 class Running(Protocol):
@@ -108,7 +109,7 @@ def read_all(
             if on_verify and is_step and (event := _verified(chunk, stream.result)).is_valid:
                 on_verify(event)
     except KeyboardInterrupt as error:
-        error.partial = stream.result  # type: ignore[attr-defined]
+        keep_partial(error, stream.result)
         raise
     finally:
         stream.close()

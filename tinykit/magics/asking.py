@@ -95,11 +95,13 @@ class Page:
         screen: How the shell shows the cell's value.
         keep: Assigns a result.
         is_silent: Show nothing.
+        is_telling: Show how far a batch is.
     """
 
     screen: Screen
     keep: Callable[[Any], None]
     is_silent: bool
+    is_telling: bool = True
 
     def __post_init__(self) -> None:
         self.live = LiveText(is_silent=self.is_silent or not self.screen.is_notebook)
@@ -107,8 +109,10 @@ class Page:
     @property
     def progress(self) -> Callable[[ProgressEvent], None] | bool | None:
         """What hears how far a batch is: the display that its table will be in; a terminal has its own."""
-        if self.is_silent or not self.screen.is_notebook:
-            return False if self.is_silent else None
+        if self.is_silent or not self.is_telling:
+            return False
+        if not self.screen.is_notebook:
+            return None
         return lambda event: self.live.update(event.message or "")
 
     def finished(self, result: T, view: Callable[[], Bundle]) -> T:

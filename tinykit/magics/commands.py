@@ -57,8 +57,11 @@ def _use(pool: Pool, options: MagicOptions) -> Any:
 
 
 def _defaults(pool: Pool) -> Table:
-    shown = [(field.name, getattr(pool.defaults, field.name)) for field in fields(pool.defaults)]
-    rows = [(name, "(the default)" if value is None else _named(value)) for name, value in shown]
+    rows = []
+    for field in fields(pool.defaults):
+        value = getattr(pool.defaults, field.name)
+        if field.name in ("model", "device", "dtype", "recipe") or value != field.default:
+            rows.append((field.name, "(the default)" if value is None else _named(value)))
     return Table.of("Used by %title and %tiny", ("what", "value"), rows)
 
 

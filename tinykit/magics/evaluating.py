@@ -1,9 +1,14 @@
-"""`%%tiny_eval`: titles of several recipes for the messages of a cell, side by side, with a few scores."""
+"""`%%tiny_eval`: titles of several recipes for the messages of a cell, side by side, with a few scores.
+
+A run of the lab, so that titles come from its cache, a failure is a row, and Stop leaves what was made.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinykit.errors import OptionError
@@ -11,8 +16,10 @@ from tinykit.markup import Bundle, Table
 
 if TYPE_CHECKING:
     from tinykit.events import ProgressEvent
+    from tinykit.lab.local import Runner
+    from tinykit.lab.plan import Target
+    from tinykit.lab.rows import Row
     from tinykit.session import TinySession
-    from tinykit.titling import Title
 
 _METRICS = {"valid": "a title", "words_3_7": "3-7 words", "invented": "invented"}
 _BASELINE = "first-words"
@@ -24,29 +31,56 @@ class Comparison:
 
     Attributes:
         messages: The messages.
-        titles: For each recipe a title for each message.
+        rows: For each recipe a row of the lab for each message; None where it was not made.
         scores: For each recipe and metric the mean in percent, over the messages where it applies.
+        was_interrupted: Whether Ctrl-C ended it with what there was.
     """
 
     messages: tuple[str, ...]
-    titles: dict[str, tuple[Title, ...]]
+    rows: dict[str, tuple[Row | None, ...]]
     scores: dict[str, dict[str, float]]
+    was_interrupted: bool = False
 
-    def table(self) -> Table:
-        """Messages down, recipes across; below them the scores, of which no reference is needed."""
-        rows = [
-            (message, *(titles[at].text or "(no title)" for titles in self.titles.values()))
+    @property
+    def titles(self) -> dict[str, tuple[str | None, ...]]:
+        """For each recipe a title for each message, None where there is none."""
+        return {name: tuple(row.title if row else None for row in rows) for name, rows in self.rows.items()}
+
+    def table(self, *, stats: bool = False) -> Table:
+        """Messages down, recipes across; below them the scores, of which no reference is needed.
+
+        Args:
+            stats: Also say how much was written, and what an earlier run had made already.
+        """
+        from tinykit.views import short
+
+        lines = [
+            (short(message), *(_cell(rows[at]) for rows in self.rows.values()))
             for at, message in enumerate(self.messages)
         ]
-        rows += [
+        lines += [
             (f"{name}, %", *(_number(scores.get(metric)) for scores in self.scores.values()))
             for metric, name in _METRICS.items()
         ]
-        caption = f"{len(self.messages)} messages, {len(self.titles)} recipes; for 'invented' less is better"
-        return Table.of(caption, ("message", *self.titles), rows)
+        if stats:
+            found = [[row for row in rows if row] for rows in self.rows.values()]
+            lines += [
+                ("tokens written", *(str(sum(row.completion_tokens for row in rows)) for rows in found)),
+                ("from the cache", *(str(sum(row.cached for row in rows)) for rows in found)),
+            ]
+        caption = f"{len(self.messages)} messages, {len(self.rows)} recipes; for 'invented' less is better"
+        if missing := sum(row is None for rows in self.rows.values() for row in rows):
+            caption += f"; {missing} titles were not made"
+        return Table.of(caption, ("message", *self.rows), lines)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         return self.table()._repr_mimebundle_()
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return "(not made)"
+    return f"(failed: {row.error})" if row.status == "failed" else row.title or "(no title)"
 
 
 def _number(value: float | None) -> str:
@@ -81,27 +115,68 @@ def compare(
     messages: Sequence[str],
     recipes: Sequence[str],
     progress: Callable[[ProgressEvent], None] | bool | None = None,
+    *,
+    out: str | Path | None = None,
+    cache: bool = True,
 ) -> Comparison:
-    """Title all messages by each recipe; `progress` hears how far it is.
+    """What `lab.run` makes of the messages by each recipe, or as far as it came until Ctrl-C.
+
+    Args:
+        session: What makes the titles; it stays open.
+        messages: The messages.
+        recipes: The recipes' names.
+        progress: Hears how far it is.
+        out: Folder to keep the run in; it is not kept without one.
+        cache: Whether titles that an earlier run has made count.
 
     Raises:
         UnknownRecipeError: before anything is asked.
+        OptionError: the folder holds another run.
     """
-    from tinykit.lab import datasets, metrics
-    from tinykit.recipes import get_recipe
+    from tinykit.lab import datasets, running
     from tinykit.titles import has_task
 
-    chosen = {name: get_recipe(name) for name in recipes}
     cases = [
         datasets.Case(str(number), message, expect_none=not has_task(message))
         for number, message in enumerate(messages)
     ]
-    titles = {
-        name: tuple(session.title_results(messages, recipe=recipe, progress=progress))
-        for name, recipe in chosen.items()
-    }
+    with tempfile.TemporaryDirectory() as folder:
+        run = running.run(
+            cases,
+            recipes,
+            _target(session),
+            out=Path(folder) / "run" if out is None else out,
+            baseline=False,
+            cache=cache,
+            runner=_runner(session),
+            progress=progress,
+        )
+    rows = {name: tuple((*run.at(name, case.id), None)[0] for case in cases) for name in run.variants}
+    means = run.scores(tuple(_METRICS))
     scores = {
-        name: metrics.score(cases, [title.text for title in found], metrics=tuple(_METRICS)).overall
-        for name, found in titles.items()
+        name: {metric: mean for metric in _METRICS if (mean := means.mean(name, metric)) is not None}
+        for name in run.variants
     }
-    return Comparison(tuple(messages), titles, scores)
+    return Comparison(tuple(messages), rows, scores, run.was_interrupted)
+
+
+def _target(session: TinySession) -> Target:
+    """What the lab calls the session's model."""
+    from tinykit.lab.plan import Target
+
+    model, adapter = session.asked_for
+    options = session.load_options
+    return Target(
+        model, adapter, **{name: options[name] for name in ("device", "backend", "dtype", "threads")}
+    )
+
+
+def _runner(session: TinySession) -> Runner:
+    """A runner that works with a session of somebody else, and leaves it open."""
+    from tinykit.lab.local import LocalRunner
+
+    class InUse(LocalRunner):
+        def close(self) -> None:
+            self._session = self._target = None
+
+    return InUse(opener=lambda target: session)

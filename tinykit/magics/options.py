@@ -35,6 +35,8 @@ class MagicOptions:
         temperature: How much chance there is.
         seed: Of the draws.
         schema: A JSON schema, a pydantic model, or a file that holds a schema.
+        keep: Folder to keep a run in.
+        no_cache: Make anew what an earlier run has made.
         why: Also show how a title came about.
         stats: Also show tokens and seconds.
         output: Name to assign the result to; it is not shown then.
@@ -52,6 +54,8 @@ class MagicOptions:
     temperature: float | None = None
     seed: int | None = None
     schema: Any = None
+    keep: str | None = None
+    no_cache: bool = False
     why: bool = False
     stats: bool = False
     output: str | None = None
@@ -102,6 +106,8 @@ OPTIONS = (
     _option("temperature", "--temperature", "T", "Draw the tokens; 0 takes the likeliest.", _TINY),
     _option("seed", "--seed", "N", "Of the draws, for the same answer again.", _TINY),
     _option("schema", "--schema", "SCHEMA", "A JSON file, or {{name}} of a schema or pydantic model.", _TINY),
+    _option("keep", "--keep", "FOLDER", "Keep the run in this folder, for tinykit.lab.", _EVAL),
+    _option("no_cache", "--no-cache", "", "Make titles anew that an earlier run has made.", _EVAL),
     _option("why", "--why", "", "Also show the steps from the reply to the title.", _TITLE),
     _option("stats", "--stats", "", "Also show tokens and seconds.", _TITLE, _TINY, _EVAL, _COMMAND),
     _option("output", "-o --output", "NAME", "Assign the result to NAME, and do not show it."),

@@ -7,11 +7,14 @@ the model's name as metadata) is remembered for that one object; what it has sho
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from tinykit.errors import TinykitError
 from tinykit.markup import Bundle
+
+_COMMAND = re.compile(r"\btinykit (models|doctor|worker)$")  # what a hint ends with, for a shell
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -93,7 +96,8 @@ def brief(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except TinykitError as error:
-            lines = [f"{type(error).__name__}: {error}", *([error.hint] if error.hint else [])]
+            hint = _COMMAND.sub(r"%tiny \1", error.hint or "")
+            lines = [f"{type(error).__name__}: {error}", *([hint] if hint else [])]
             _shorten(error, lines)
             raise
         except KeyboardInterrupt as error:

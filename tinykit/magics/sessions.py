@@ -15,7 +15,7 @@ from tinykit.magics.options import MagicOptions
 if TYPE_CHECKING:
     from tinykit.session import TinySession
 
-Key = tuple[str | None, str | None, str | None]
+Key = tuple[str | None, str | None, str | None, bool]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,9 @@ class Defaults:
     device: str | None = None
     dtype: str | None = None
     recipe: Any = None
+    max_tokens: int | None = None
+    stats: bool = False
+    progress: bool = True
 
 
 class Pool:
@@ -33,19 +36,22 @@ class Pool:
 
     def __init__(self) -> None:
         self.defaults = Defaults()
+        self.is_configured = False  # whether IPython's config was asked
         self._sessions: dict[Key, TinySession] = {}
 
     def with_defaults(self, options: MagicOptions) -> MagicOptions:
         """The options, and for those left out the defaults; another model than theirs has its own."""
         defaults = self.defaults
         if options.model not in (None, defaults.model):
-            defaults = Defaults(recipe=defaults.recipe)
+            defaults = replace(defaults, model=None, device=None, dtype=None)
         return replace(
             options,
             model=options.model if options.model is not None else defaults.model,
             device=options.device or defaults.device,
             dtype=options.dtype or defaults.dtype,
             recipe=options.recipe if options.recipe is not None else defaults.recipe,
+            max_tokens=options.max_tokens if options.max_tokens is not None else defaults.max_tokens,
+            stats=options.stats or defaults.stats,
         )
 
     def get(self, options: MagicOptions) -> TinySession:
@@ -55,29 +61,53 @@ class Pool:
             TinykitError: the model, device or precision does not exist.
         """
         chosen = self.with_defaults(options)
-        key = (None if chosen.model is None else str(chosen.model), chosen.device, chosen.dtype)
+        model, is_telling = None if chosen.model is None else str(chosen.model), self.defaults.progress
+        key = (model, chosen.device, chosen.dtype, is_telling)
         if key not in self._sessions:
             from tinykit.session import TinySession
 
             self._sessions[key] = TinySession(
-                chosen.model, device=chosen.device, dtype=chosen.dtype, lazy=True
+                chosen.model,
+                device=chosen.device,
+                dtype=chosen.dtype,
+                progress=None if is_telling else False,
+                lazy=True,
             )
         return self._sessions[key]
 
-    def use(self, options: MagicOptions) -> TinySession:
+    def use(self, options: MagicOptions) -> None:
         """Make these options the defaults, once it is sure that they exist.
 
         Raises:
-            TinykitError: as `get`, and for an unknown recipe.
+            TinykitError: as `check`.
         """
-        if options.recipe is not None:
-            from tinykit.recipes import get_recipe
-
-            get_recipe(options.recipe)
-        session = self.get(options)
         chosen = self.with_defaults(options)
-        self.defaults = Defaults(chosen.model, chosen.device, chosen.dtype, chosen.recipe)
-        return session
+        defaults = replace(
+            self.defaults,
+            model=chosen.model,
+            device=chosen.device,
+            dtype=chosen.dtype,
+            recipe=chosen.recipe,
+        )
+        self.check(defaults)
+        self.defaults = defaults
+
+    def check(self, defaults: Defaults) -> None:
+        """Whether these can be used; nothing is loaded for that.
+
+        Raises:
+            TinykitError: a model, device, precision or recipe that does not exist, or a number out of range.
+        """
+        from tinykit.recipes import get_recipe
+        from tinykit.session import TinySession
+
+        if defaults.recipe is not None:
+            get_recipe(defaults.recipe)
+        TinySession(defaults.model, device=defaults.device, dtype=defaults.dtype, lazy=True)
+        if defaults.max_tokens is not None:
+            from tinykit.call_options import generation_options
+
+            generation_options({"max_tokens": defaults.max_tokens})
 
     def sessions(self) -> list[TinySession]:
         """All sessions so far, oldest first."""

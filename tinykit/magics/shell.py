@@ -28,15 +28,18 @@ _USAGE = {
 _KINDS = {"title": "line_cell", "tiny": "line_cell", "tiny_eval": "cell"}
 
 
-class TinyMagics:
+class Installed:
     """Puts the magics into a shell, and takes them away again."""
 
     def __init__(self, shell: Any) -> None:
         from IPython.core.magic import no_var_expand
 
+        from tinykit.magics.config import TinyMagics
         from tinykit.magics.questions import Question
 
         self._shell = shell
+        self._config = TinyMagics(shell, POOL)
+        shell.configurables.append(self._config)  # where %config looks
         self._screen = Screen(shell)
         self._matcher = matcher()
         self._question = Question
@@ -52,6 +55,7 @@ class TinyMagics:
         for hooks, own in (
             (self._shell.Completer.custom_matchers, self._matcher),
             (transformers, self._question),
+            (self._shell.configurables, self._config),
         ):
             if own in hooks:
                 hooks.remove(own)
@@ -94,6 +98,7 @@ class TinyMagics:
         options, text, is_silent = self._parsed("tiny", line, cell)
         if options is None:
             return None
+        options = POOL.with_defaults(options)
         value = value_of(text, self._shell.user_ns)
         session = POOL.get(options)
         if options.chat is not None:
@@ -135,8 +140,14 @@ class TinyMagics:
         recipes = evaluating.recipe_names(given, str(getattr(options.recipe, "name", options.recipe or "")))
         page = self._page(options, is_silent)
         named = [name or session.recipe.name for name in recipes]
-        result = evaluating.compare(session, messages, named, page.progress)
-        return self._result(page.finished(result, result._repr_mimebundle_), options, is_silent)
+        result = evaluating.compare(
+            session, messages, named, page.progress, out=options.keep, cache=not options.no_cache
+        )
+        view = result.table(stats=options.stats)._repr_mimebundle_
+        if result.was_interrupted:
+            page.stopped(result, view)
+            raise KeyboardInterrupt
+        return self._result(page.finished(result, view), options, is_silent)
 
     def _command(self, name: str, line: str) -> Any:
         options, text, is_silent = self._parsed("tiny command", line, None, may_be_empty=True)
@@ -149,6 +160,7 @@ class TinyMagics:
             options, words = replace(options, **given, stats=options.stats or more.stats), words[:1]
             words += rest.split()
         result = commands.run(name, POOL, options, words)
+        self._config.follow()
         return None if is_silent else result
 
     def _parsed(
@@ -180,7 +192,12 @@ class TinyMagics:
         print(text)  # noqa: T201
 
     def _page(self, options: MagicOptions, is_silent: bool) -> asking.Page:
-        return asking.Page(self._screen, self._keeper(options), is_silent or options.is_quiet)
+        return asking.Page(
+            self._screen,
+            self._keeper(options),
+            is_silent or options.is_quiet,
+            is_telling=POOL.defaults.progress,
+        )
 
     def _keeper(self, options: MagicOptions) -> Callable[[Any], None]:
         def keep(result: Any) -> None:

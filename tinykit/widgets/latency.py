@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from html import escape
-from statistics import median
 from types import ModuleType
 from typing import Any
 
 from tinykit.errors import OptionError
 from tinykit.generation.result import Chunk, Completion
 from tinykit.inventory import text_table
+from tinykit.latency import Measured, Spread, measured_answer
 from tinykit.session import TinySession
 from tinykit.widgets.background import Background
 from tinykit.widgets.job import Job
@@ -21,33 +20,11 @@ _PROMPT = "Name three uses of a paper clip."
 _HEADER = ("run", "prompt tokens", "first token", "tokens", "tokens/s", "total")
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What one run took; None for what it did not have."""
-
-    prompt_tokens: int
-    ttft_s: float | None
-    tokens: int
-    tokens_per_s: float | None
-    total_s: float
-
-    @classmethod
-    def of(cls, completion: Completion) -> Measured:
-        """The figures of a completion."""
-        return cls(
-            completion.usage.prompt_tokens,
-            completion.timings.ttft_s,
-            completion.usage.completion_tokens,
-            completion.decode_tokens_per_s,
-            completion.timings.total_s,
-        )
-
-
 class LatencyView(Background):
     """A table and a small plot of runs: time to the first token, tokens a second, time in all.
 
     `add` takes completions of your own; the button measures a prompt, each run computing it anew, so that no
-    run profits from the one before.
+    run profits from the one before. `tinykit.latency.measure` measures the same, and loads and titles too.
 
     Args:
         session: What to measure.
@@ -79,8 +56,11 @@ class LatencyView(Background):
 
     def add(self, completion: Completion) -> None:
         """Take the figures of a completion, made elsewhere."""
+        self._take(Measured.of(completion))
+
+    def _take(self, measured: Measured) -> None:
         with self.lock:
-            self._runs.append(Measured.of(completion))
+            self._runs.append(measured)
             self._draw()
 
     def start(self, runs: int | None = None) -> Job:
@@ -118,11 +98,11 @@ class LatencyView(Background):
         for number in range(runs):
             self._say(f"Run {number + 1} of {runs} …", job)
             with job.stoppable(self._session.cancel):
-                completion = self._session.complete(
-                    self._prompt, max_tokens=self._max_tokens, reuse=False, on_chunk=hear
+                measured = measured_answer(
+                    self._session, self._prompt, max_tokens=self._max_tokens, on_chunk=hear
                 )
-            if completion.finish_reason != "cancelled":
-                self.add(completion)
+            if measured is not None:
+                self._take(measured)
             job.check()
         self._say(f"{runs} runs measured.", job)
 
@@ -206,9 +186,9 @@ def _cells(runs: list[Measured] | tuple[Measured, ...]) -> list[tuple[str, ...]]
 
 
 def _summary(runs: list[Measured] | tuple[Measured, ...]) -> str:
-    ttfts = [run.ttft_s for run in runs if run.ttft_s is not None]
-    speeds = [run.tokens_per_s for run in runs if run.tokens_per_s is not None]
-    parts = [f"first token {median(ttfts):.3f} s"] if ttfts else []
-    parts += [f"{median(speeds):.1f} tokens/s"] if speeds else []
-    parts += [f"total {median(run.total_s for run in runs):.3f} s"]
+    ttfts = Spread(tuple(run.ttft_s for run in runs if run.ttft_s is not None))
+    speeds = Spread(tuple(run.tokens_per_s for run in runs if run.tokens_per_s is not None))
+    parts = [f"first token {ttfts.p50:.3f} s"] if ttfts.values else []
+    parts += [f"{speeds.p50:.1f} tokens/s"] if speeds.values else []
+    parts += [f"total {Spread(tuple(run.total_s for run in runs)).p50:.3f} s"]
     return f"Median of {len(runs)}: {', '.join(parts)}"

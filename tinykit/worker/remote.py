@@ -16,6 +16,7 @@ from tinykit.answers import Asked
 from tinykit.backends.base import BackendInfo, EncoderInfo
 from tinykit.errors import ClosedError, DeviceFallbackWarning, TinykitError, WorkerDiedError, WorkerError
 from tinykit.generation.result import CancelledBy, Chunk, Completion, Timings, Usage
+from tinykit.interrupts import keep_partial, shorten
 from tinykit.loading import checked_dtype
 from tinykit.model_spec import ModelSpec
 from tinykit.progress import Progress, ProgressEvent
@@ -177,8 +178,12 @@ class RemoteModel:
 
         Raises: the worker's error, and WorkerError.
         """
-        self.load()
-        found = self._result(op, params, on_event or self.on_event)
+        try:
+            self.load()
+            found = self._result(op, params, on_event or self.on_event)
+        except KeyboardInterrupt as error:
+            shorten(error)
+            raise
         self.succeeded()
         return found
 
@@ -323,7 +328,7 @@ class RemoteRun:
         except (GeneratorExit, KeyboardInterrupt) as reason:
             self.cancel("close" if isinstance(reason, GeneratorExit) else "interrupt")
             if isinstance(reason, KeyboardInterrupt):
-                reason.partial = self.result()  # type: ignore[attr-defined]
+                keep_partial(reason, self.result(), is_told=True)
             raise
         except WorkerError as error:
             self.is_done = True

@@ -27,6 +27,7 @@ from tinykit.generation.request import GenerationOptions
 from tinykit.generation.result import Chunk, Completion
 from tinykit.generation.slots import checked_slot
 from tinykit.generation.stream import Stream, read_all
+from tinykit.interrupts import keep_partial
 from tinykit.many import checked_count, failed_completion, failed_title, prompt_messages
 from tinykit.model_spec import ModelSpec
 from tinykit.progress import Progress, ProgressEvent
@@ -295,9 +296,8 @@ class SharedSession(TinySession):
                 for group in _groups(asked):
                     ask(remote(), group, found, lambda: stage.advance(1))
         except KeyboardInterrupt as error:
-            error.partial = [  # type: ignore[attr-defined]
-                failed(one) if isinstance(one, TinykitError) else one for one in found
-            ]
+            so_far = [failed(one) if isinstance(one, TinykitError) else one for one in found]
+            keep_partial(error, so_far)
             raise
         return [failed(one) if one is None or isinstance(one, TinykitError) else one for one in found]
 

@@ -1,0 +1,34 @@
+"""The Stop button of Jupyter while a worker computes (detail 1)."""
+
+import pytest
+
+pytest.importorskip("jupyter_client")
+from tests.kernels import Kernel
+
+SETUP = """
+import sys
+from tinykit import TinySession
+session = TinySession({model!r}, backend="scripted", shared=True, progress=False)
+def hold(chunk):
+    open({hold!r}, "w").close()
+    print("begun", flush=True)
+"""
+
+
+def test_stop_ends_a_shared_call_with_what_there_is(shared, backend, model_path):
+    shared.load()
+    with Kernel() as kernel:
+        setup = SETUP.format(model=str(model_path), hold=str(backend.folder / "hold"))
+        assert kernel.run(setup).error is None
+
+        def stop():
+            backend.wait_for("held")
+            kernel.interrupt()
+
+        ran = kernel.run('session.complete("a", max_tokens=1024, on_chunk=hold)', stop)
+        assert (ran.error, ran.status) == ("KeyboardInterrupt", "error")
+        assert ran.traceback[1].startswith("Cell In[") and "remote.py" not in "".join(ran.traceback)
+        backend.off("hold")
+        length = int(kernel.run("print(len(sys.last_value.partial.text))").printed)
+        assert length == len(ran.traceback[-1]) > 0  # the text, whatever this model says
+        assert kernel.run('print(session.complete("a", max_tokens=3).finish_reason)').printed == "length\n"
