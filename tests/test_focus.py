@@ -1,3 +1,8 @@
+import os
+import random
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,3 +155,53 @@ def test_of_a_long_story_the_error_in_its_middle_is_kept():
     text = focus(f"{STORY}\n{thrown}\n{STORY}")
     assert thrown in text
     assert len(text) < 800
+
+
+ASIDES = [
+    "Sorry for the wall of text, it is late here and the cat has walked over the keyboard twice already.",
+    "My old flatmate used to do all of this and then moved abroad without a word about it.",
+    "On the weekend we were at the lake, where nobody talked about anything that matters.",
+    "The coffee machine in the corridor broke as well, so everybody is in a mood.",
+    "I have been doing other things for most of the month, which did not help either.",
+    "There was a storm, then there was a holiday, and then somebody was ill.",
+    "None of that is urgent and I will come back to it some other day.",
+    "Anyway, people keep telling me different stories and I believe about half of them.",
+    "Last year it was much warmer at this time and we sat outside until ten.",
+    "The neighbors are painting their fence in a color that has no name.",
+]
+THREAD = [
+    "The greenhouse heater switches itself off at night.",
+    "We replaced the thermostat of the greenhouse heater in spring.",
+    "By morning the heater shows code E72 and the seedlings are cold.",
+]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_a_long_ramble_what_it_comes_back_to_is_kept(seed):
+    sentences = [*ASIDES, *THREAD]
+    random.Random(seed).shuffle(sentences)
+    text = focus(" ".join(["Hello again.", *sentences, "Thanks, and good night."]), max_chars=400)
+    assert "greenhouse heater" in text
+    assert "E72" in text
+
+
+def test_a_name_weighs_more_than_another_word():
+    plain, named = "Yesterday the supplier rang me up.", "Yesterday the Zubrowka rang me up."
+    for pair in ([plain, named], [named, plain]):
+        kept = focus(" ".join(["Hello.", *ASIDES[:5], *pair, *ASIDES[5:], "Bye."]), max_chars=140)
+        assert named in kept
+        assert plain not in kept
+
+
+def test_the_choice_is_the_same_in_every_process():
+    # sets of words have another order in each process; the sums must not
+    code = "import sys; from tinykit.focus import focus; print(focus(sys.stdin.read(), 500))"
+    message = " ".join([*ASIDES, *THREAD] * 2)
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", code], input=message, capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed}, timeout=120,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+    assert texts == {focus(message, 500) + "\n"}

@@ -1,32 +1,41 @@
 """Train the adapter of `smollm2-135m-titles` again, and score it on the title cases of tinykit.
 
-usage: python training/train_titles.py --out adapter [--minutes 52] [--resume] [--steps-only] [--no-cases]
+usage: python training/train_titles.py --out adapter [--further FIRST] [--minutes 52] [--resume]
+           [--steps-only] [--no-cases]
 
-One stage on the English pairs, under an hour on two cores. Ctrl-C keeps the best so far; --resume goes on.
-With --steps-only the time sets no limit, so that the same machine gives the same adapter each time.
+Two stages on the English pairs, each under an hour on two cores: all of them, and then, with --further and
+the folder of the first stage, once more the long messages among some of the others. Ctrl-C keeps the best so
+far; --resume goes on. With --steps-only the time sets no limit, so that the same machine gives the same
+adapter each time.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
-from tinykit import TinySession
+from tinykit import TinySession, register_model
 from tinykit.lab import datasets, metrics
 from tinykit.language import is_english
+from tinykit.registry import get_model
 from tinykit.tune import Pair, read_pairs, tune
 from tinykit.tune.pairs import order, split
 
 HERE = Path(__file__).parent
 BASE = "smollm2-135m"
-FILES = ("en", "short", "more")
+FILES = ("en", "short", "more", "long")
 LONG_MESSAGE, LONG_TITLE = 120, 34  # characters
 HELD_OUT = 0.05
+FURTHER_MESSAGE, FURTHER_SHARE = 500, 4  # characters; one in so many of the shorter messages
 
 
 def main() -> None:
     options = arguments()
+    pairs, share = [pair for pair in english_pairs() if says_enough(pair)], HELD_OUT
+    if options.further:
+        pairs, share = further_pairs(pairs)
     result = tune(
-        [pair for pair in english_pairs() if says_enough(pair)],
-        base=BASE,
+        pairs,
+        base=titles_so_far(options.further) if options.further else BASE,
         base_name="HuggingFaceTB/SmolLM2-135M-Instruct",
         out=options.out,
         minutes=None if options.steps_only else options.minutes,
@@ -34,17 +43,31 @@ def main() -> None:
         rank=16,
         alpha=32,
         first_layer=10,
-        learning_rate=2e-3,
+        learning_rate=1e-3 if options.further else 2e-3,
         batch_size=8,
-        epochs=1.6,
+        epochs=1 if options.further else 1.6,
         threads=options.threads,
-        held_out=HELD_OUT,
+        held_out=share,
         seed=1,
         resume=options.resume,
     )
     print(result)
     if options.cases and not result.stopped:
         print(case_scores(result.folder))
+
+
+def titles_so_far(adapter: Path) -> str:
+    """The model of the first stage, under a key of its own."""
+    base = get_model(BASE)
+    return register_model(replace(base, key="titles-so-far", adapter=adapter)).key
+
+
+def further_pairs(pairs: list[Pair]) -> tuple[list[Pair], float]:
+    """Long messages and some of the others, and the share of them that was kept out of the first stage."""
+    some = [pair for pair in pairs if len(pair.message) > FURTHER_MESSAGE or order(pair) % FURTHER_SHARE == 0]
+    _, *parts = split(pairs, HELD_OUT)
+    kept_out = {order(pair) for part in parts for pair in part}
+    return some, sum(order(pair) in kept_out for pair in some) / len(some)
 
 
 def english_pairs() -> list[Pair]:
@@ -73,6 +96,7 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--further", type=Path, metavar="FIRST", help="go on from this adapter")
     parser.add_argument("--minutes", type=float, default=52, help="time for the training; 52 by default")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps-only", action="store_true")
