@@ -63,7 +63,7 @@ def test_failed_import_leaves_nothing(gguf, monkeypatch):
     def fail(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(decoder._Decoder, "_feed_forward", fail)
+    monkeypatch.setattr(decoder.DecoderGraph, "_feed_forward", fail)
     with pytest.raises(KeyboardInterrupt):
         loading.load(gguf, progress=Progress(False))
     assert store.entries() == []
@@ -73,7 +73,7 @@ def test_failed_import_leaves_nothing(gguf, monkeypatch):
 def test_killed_import_is_made_again(gguf):
     code = (
         "import sys, tinykit.convert.decoder as d, tinykit.loading as l, time\n"
-        "d._Decoder._feed_forward = lambda *a: (print('importing', flush=True), time.sleep(60))\n"
+        "d.DecoderGraph._feed_forward = lambda *a: (print('importing', flush=True), time.sleep(60))\n"
         f"l.load({str(gguf)!r})"
     )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=dict(os.environ))
@@ -111,7 +111,7 @@ def test_damaged_weights_are_found_before_they_are_kept(tmp_path):
 def test_foreign_error_during_the_import_is_ours(gguf, monkeypatch):
     import tinykit.convert.decoder as decoder
 
-    monkeypatch.setattr(decoder._Decoder, "_head", lambda *a: [][0])
+    monkeypatch.setattr(decoder.DecoderGraph, "_head", lambda *a: [][0])
     with pytest.raises(ModelFileError, match=r"tiny\.gguf is not a readable model file: IndexError"):
         loading.load(gguf, progress=Progress(False))
     assert store.entries() == []
@@ -150,8 +150,8 @@ def test_config_written_by_the_import_is_a_hub_config(gguf):
     ("options", "match"),
     [
         ({"dtype": "q5"}, "Unknown dtype 'q5'; known are auto, fp32"),
-        ({"dtype": "fp16"}, "Unknown dtype 'fp16'; known are auto, fp32, q8, q4"),
-        ({"dtype": "q4"}, "tiny.gguf can be imported as q8, fp32, not as 'q4'"),
+        ({"dtype": "fp16"}, "Unknown dtype 'fp16'; known are auto, fp32, q8, w8a8, q4"),
+        ({"dtype": "q4"}, "tiny.gguf can be imported as q8, w8a8, fp32, not as 'q4'"),
         ({"device": "gpus"}, "Unknown device 'gpus'; known are auto, gpu, cpu"),
         ({"threads": 0}, "threads"),
     ],
@@ -265,7 +265,7 @@ def test_auto_of_four_bit_weights_is_known_after_an_import_to_eight(tmp_path):
 @pytest.mark.parametrize("member", ["some/M.Q4_1.gguf", "m-q8_0.gguf", "m.Q4_K_M.gguf", "m-bf16.gguf"])
 def test_impossible_dtype_is_refused_before_anything_is_fetched(member, monkeypatch):
     monkeypatch.setattr(loading.sources, "fetch", lambda *a, **o: pytest.fail("fetched"))
-    with pytest.raises(OptionError, match="registered can be imported as q8, fp32, not as 'q4'"):
+    with pytest.raises(OptionError, match="registered can be imported as q8, w8a8, fp32, not as 'q4'"):
         loading.load(registered(member), dtype="q4", progress=Progress(False))
 
 

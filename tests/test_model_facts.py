@@ -59,7 +59,7 @@ def test_folder_of_safetensors(tmp_path):
     folder = write_folder(tmp_path / "m", "qwen2", tiny.random_weights("qwen2"))
     found = facts(folder)
     assert (found["layout"], found["family"]) == ("safetensors", "qwen2")
-    assert set(found["dtypes"]) == {"q8", "fp32"}
+    assert set(found["dtypes"]) == {"q8", "w8a8", "fp32"}
     assert found["states"] == "keys and values of 2 layers"
     assert found["context_length"] > 0
 

@@ -49,11 +49,24 @@ def test_float_build_gives_the_greedy_answers_of_transformers(use_real_home):
     assert errors.max() < 2e-4  # the reference is rounded to 1e-4
 
 
-def test_int8_build_stays_near_the_float_weights(real_session):
-    answers, errors = compare(real_session.load().engine.backend)
+def agreement(answers):
+    """The share of steps with the reference's most likely token."""
     expected = [case["greedy_ids"] for case in REFERENCE["prompts"]]
-    agreeing = np.mean(
+    return np.mean(
         [a == b for x, y in zip(answers, expected, strict=True) for a, b in zip(x, y, strict=True)]
     )
-    assert agreeing >= 0.95  # 97.6 % when this was written
+
+
+def test_integer_build_stays_near_the_float_weights(use_real_home):
+    with TinySession("smollm2-135m", dtype="w8a8", progress=False) as session:
+        engine = session.load().engine
+        answers, errors = compare(engine.backend)
+        assert engine.rows_are_exact
+    assert agreement(answers) >= 0.92  # 94.8 % when this was written
+    assert errors.mean() < 0.3  # 0.23 when this was written
+
+
+def test_int8_build_stays_near_the_float_weights(real_session):
+    answers, errors = compare(real_session.load().engine.backend)
+    assert agreement(answers) >= 0.95  # 97.6 % when this was written
     assert errors.mean() < 0.2  # 0.13 when this was written

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tinykit.convert.decoder import DecoderDtype
     from tinykit.convert.importer import Source as Weights
 
-IMPORT_DTYPES = ("auto", "fp32", "q8", "q4")  # what weights without a graph can be imported to
+IMPORT_DTYPES = ("auto", "fp32", "q8", "w8a8", "q4")  # what weights without a graph can be imported to
 AUTO = "auto"  # in the marker of an import: the precision that `auto` means for its weights
 IMPORT_ALIASES = {"int8": "q8"}  # of an import; graphs may come as either
 

@@ -32,6 +32,7 @@ _FLOATS = ("BF16", "F16", "F32")
 _SERVES: Mapping[str, tuple[str, ...]] = {
     "auto": ("Q8_0", *_ROUNDED, *_FLOATS),
     "q8": ("Q8_0", *_FLOATS, *_ROUNDED),
+    "w8a8": ("Q8_0", *_FLOATS, *_ROUNDED),
     "fp32": ("F32", "BF16", "F16", "Q8_0", *_ROUNDED),
     "q4": ("Q4_0",),
 }

@@ -146,7 +146,7 @@ def _layout(choice: FileChoice) -> str:
 
 def _weights_facts(place: Path) -> dict[str, Any]:
     """Weights that are imported: a GGUF file, or a folder with safetensors."""
-    from tinykit.convert.importer import import_bytes, open_source, possible_dtypes
+    from tinykit.convert.importer import import_bytes, offered_dtypes, open_source
 
     facts: dict[str, Any] = {"layout": "safetensors" if place.is_dir() else "gguf"}
     if place.is_dir():
@@ -165,7 +165,7 @@ def _weights_facts(place: Path) -> dict[str, Any]:
         "family": architecture.family,
         "context_length": architecture.context_length,
         "weights": ", ".join(sorted(source.tensor_types())),
-        "dtypes": {name: import_bytes(source, name) for name in possible_dtypes(source.tensor_types())},
+        "dtypes": {name: import_bytes(source, name) for name in offered_dtypes(source)},
         "states": _architecture_states(source),
     }
     return facts if place.is_dir() else facts | _gguf_tokenizer_facts(source)

@@ -15,7 +15,7 @@ BackendName = Literal["onnx", "mlx"]
 
 DTYPES = (
     "auto", "fp32", "fp16", "q8", "int8", "uint8", "q4", "q4f32", "bnb4", "q4f16",
-    "q2", "q2f16", "q1", "q1f16",
+    "w8a8", "q2", "q2f16", "q1", "q1f16",
 )  # fmt: skip
 
 WEIGHTS = "weights"  # asked for instead of a precision: float weights, for an adapter or a training

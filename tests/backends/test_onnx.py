@@ -194,7 +194,7 @@ def test_many_rows_and_few_take_turns(backend):
     np.testing.assert_allclose(np.concatenate([many, one, few]), every, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "q8", "q4"])
+@pytest.mark.parametrize("dtype", ["fp32", "q8", "q4", "w8a8"])
 def test_pieces_of_two_tokens_and_more_give_the_same_bits(dtype, tmp_path):
     file = GgufFile(tiny.write_gguf(tmp_path / "m.gguf", "llama", tiny.random_weights("llama"), "Q4_0"))
     graph = import_model(file, tmp_path, dtype=dtype)

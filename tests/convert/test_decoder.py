@@ -73,11 +73,11 @@ def test_resolve_dtype(kind, dtype, expected, tmp_path):
 @pytest.mark.parametrize("dtype", ["q4", "fp16", "q1"])
 def test_resolve_dtype_names_what_is_possible(dtype, tmp_path):
     file = GgufFile(tiny.write_gguf(tmp_path / "m.gguf", "llama", tiny.random_weights("llama"), "Q4_1"))
-    with pytest.raises(OptionError, match="q8, fp32"):
+    with pytest.raises(OptionError, match="q8, w8a8, fp32"):
         resolve_dtype(file, dtype)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "q8"])
+@pytest.mark.parametrize("dtype", ["fp32", "q8", "w8a8"])
 def test_needed_bytes_covers_what_is_written(dtype, tmp_path):
     file, _ = build(tmp_path, "llama", "F32", dtype, tied=False)
     written = sum(

@@ -207,7 +207,7 @@ def test_pickers_offer_what_there_is(typed):
     models = [value for _, value in form.model.options]
     assert models[0] == "smollm2-135m-titles" and "lfm2.5-230m" in models and "julia-1" not in models
     assert [value for _, value in form.device.options][:4] == ["", "cpu", "auto", "gpu"]
-    assert [value for _, value in form.dtype.options] == ["", "auto", "fp32", "q8", "q4"]
+    assert [value for _, value in form.dtype.options] == ["", "auto", "fp32", "q8", "w8a8", "q4"]
     form.model.value = "lfm2.5-230m"
     assert "q4f16" in [value for _, value in form.dtype.options]
     assert form.choice == Choice("lfm2.5-230m")

@@ -16,7 +16,7 @@ import numpy as np
 from tinykit.convert.checkpoint import BLOCK, Architecture, Checkpoint, Floats, Packed, pack_int8
 from tinykit.convert.graph import GraphWriter
 
-DecoderDtype = Literal["fp32", "q8", "q4"]
+DecoderDtype = Literal["fp32", "q8", "q4", "w8a8"]
 # Meaning: "the caller may bind one buffer as both past and present"; read by the ONNX backend.
 SHARED_KV = "tinykit.shared_kv"
 
@@ -33,17 +33,28 @@ def write_decoder(
     """Write the graph to `path` and its weights to ``<path>_data``.
 
     With ``q8`` every matrix has 8 bits in blocks of 32, those that were Q8_0 bit for bit; ``q4`` keeps Q4_0
-    matrices as they are and has 8 bits elsewhere. `advance` is called with 1 after each layer.
+    matrices as they are and has 8 bits elsewhere. ``w8a8`` is the graph of `tinykit.convert.integers`.
+    `advance` is called with 1 after each layer.
+
+    Raises:
+        UnsupportedModelError: ``w8a8`` of a family that it is not for.
     """
     graph = GraphWriter(path)
     try:
-        _Decoder(checkpoint, graph, dtype).build(advance)
+        if dtype == "w8a8":
+            from tinykit.convert.integers import IntegerDecoderGraph
+
+            IntegerDecoderGraph(checkpoint, graph).build(advance)
+        else:
+            DecoderGraph(checkpoint, graph, dtype).build(advance)
         graph.save({SHARED_KV: "1"})
     finally:
         graph.close()
 
 
-class _Decoder:
+class DecoderGraph:
+    """Writes one decoder; `build` adds all of it to the graph."""
+
     def __init__(self, checkpoint: Checkpoint, graph: GraphWriter, dtype: DecoderDtype) -> None:
         self.checkpoint = checkpoint
         self.arch: Architecture = checkpoint.architecture
@@ -51,6 +62,7 @@ class _Decoder:
         self.dtype = dtype
 
     def build(self, advance: Callable[[int], None]) -> None:
+        """Add inputs, layers and outputs; `advance` is called with 1 after each layer."""
         graph, arch = self.graph, self.arch
         graph.input("input_ids", np.int64, ["batch_size", "sequence_length"])
         graph.input("attention_mask", np.int64, ["batch_size", "total_sequence_length"])
@@ -222,9 +234,7 @@ class _Decoder:
         gate, up, down = (
             f"model.layers.{layer}.{name}" for name in (arch.names.gate, arch.names.up, arch.names.down)
         )
-        both = self._matmul(normed, [gate, up], f"{tag}.gate_up")
-        sizes = graph.constant("gate_up.sizes", [arch.intermediate, arch.intermediate], np.int64)
-        graph.node("Split", [both, sizes], [f"{tag}.gate", f"{tag}.up"], axis=-1)
+        self._gate_and_up(normed, gate, up, tag)
         if arch.is_gelu:
             active = graph.node("Gelu", [f"{tag}.gate"], f"{tag}.gelu", approximate="tanh")
         else:
@@ -232,6 +242,13 @@ class _Decoder:
             active = graph.node("Mul", [f"{tag}.gate", sigmoid], f"{tag}.silu")
         gated = graph.node("Mul", [active, f"{tag}.up"], f"{tag}.gated")
         return self._matmul(gated, [down], f"{tag}.down")
+
+    def _gate_and_up(self, normed: str, gate: str, up: str, tag: str) -> None:
+        """Make ``<tag>.gate`` and ``<tag>.up``."""
+        graph, arch = self.graph, self.arch
+        both = self._matmul(normed, [gate, up], f"{tag}.gate_up")
+        sizes = graph.constant("gate_up.sizes", [arch.intermediate, arch.intermediate], np.int64)
+        graph.node("Split", [both, sizes], [f"{tag}.gate", f"{tag}.up"], axis=-1)
 
     # ---- pieces ---------------------------------------------------------------------------------
 
@@ -275,18 +292,21 @@ class _Decoder:
         """Multiply by one matrix or several stacked by rows, and add their bias if they have one."""
         graph = self.graph
         weights = [f"{name}.weight" for name in names]
-        if self.dtype == "fp32":
-            stacked = np.concatenate([self.checkpoint.floats(w) for w in weights])
-            y = graph.node("MatMul", [x, graph.constant(f"{out}.weight", stacked.T)], out)
-        else:
-            packed = self._packed_rows(weights)
-            graph.constant(f"{out}.codes", packed.codes)
-            graph.constant(f"{out}.scales", packed.scales)
-            y = self._matmul_nbits(x, packed, out, out)
+        y = self._product(x, weights, out)
         if f"{names[0]}.bias" in self.checkpoint:
             bias = np.concatenate([self.checkpoint.floats(f"{name}.bias") for name in names])
             y = graph.node("Add", [y, graph.constant(f"{out}.bias", bias)], f"{out}.biased")
         return y
+
+    def _product(self, x: str, weights: Sequence[str], out: str) -> str:
+        graph = self.graph
+        if self.dtype == "fp32":
+            stacked = np.concatenate([self.checkpoint.floats(w) for w in weights])
+            return graph.node("MatMul", [x, graph.constant(f"{out}.weight", stacked.T)], out)
+        packed = self._packed_rows(weights)
+        graph.constant(f"{out}.codes", packed.codes)
+        graph.constant(f"{out}.scales", packed.scales)
+        return self._matmul_nbits(x, packed, out, out)
 
     def _matmul_nbits(self, x: str, packed: Packed, weights: str, out: str) -> str:
         # accuracy_level 4: int8 activations; without it 8-bit weights take a path up to 80 times slower

@@ -14,6 +14,7 @@ from tinykit.convert.checkpoint import BLOCK, Checkpoint, matrix_shapes
 from tinykit.convert.decoder import DecoderDtype, write_decoder
 from tinykit.convert.gguf import GgufFile
 from tinykit.convert.huggingface import HuggingFaceFolder
+from tinykit.convert.rotation import can_rotate
 from tinykit.errors import ModelFileError, OptionError
 from tinykit.tokenizer import Tokenizer
 
@@ -23,6 +24,7 @@ GRAPH_NAMES: Final[dict[DecoderDtype, str]] = {
     "fp32": "model.onnx",
     "q8": "model_quantized.onnx",
     "q4": "model_q4.onnx",
+    "w8a8": "model_w8a8.onnx",
 }
 
 
@@ -56,7 +58,13 @@ def resolve_dtype(source: Source, dtype: str) -> DecoderDtype:
 
 def possible_dtypes(tensor_types: Collection[str]) -> tuple[DecoderDtype, ...]:
     """The precisions that weights can be imported to, the one for `auto` first."""
-    return ("q4", "q8", "fp32") if "Q4_0" in tensor_types else ("q8", "fp32")
+    return (*(("q4",) if "Q4_0" in tensor_types else ()), "q8", "w8a8", "fp32")
+
+
+def offered_dtypes(source: Source) -> tuple[DecoderDtype, ...]:
+    """The same for weights that are open, whose family is known."""
+    possible = possible_dtypes(source.tensor_types())
+    return tuple(dtype for dtype in possible if dtype != "w8a8" or can_rotate(source.architecture))
 
 
 def choose_dtype(dtype: str, tensor_types: Collection[str], name: str) -> DecoderDtype:
@@ -88,7 +96,8 @@ def import_bytes(source: Source, dtype: DecoderDtype) -> int:
     weights = sum(map(math.prod, matrix_shapes(arch).values())) + arch.vocab_size * arch.hidden
     per_weight = 4.0 if dtype == "fp32" else 1 + 4 / BLOCK
     tables = 4 * arch.context_length * arch.head_dim
-    untied = 0 if arch.tied_embeddings else arch.vocab_size * arch.hidden
+    is_tied = arch.tied_embeddings and dtype != "w8a8"
+    untied = 0 if is_tied else arch.vocab_size * arch.hidden
     return int((weights + untied) * per_weight) + tables
 
 
