@@ -453,6 +453,33 @@ def test_bench_prints_a_table_or_json(run, gguf, wordy):
     assert run("bench", "-m", gguf, "--runs", 0, "--warm")[0] == 2
 
 
+def test_bench_peers_runs_with_what_it_is_given(run, monkeypatch):
+    from tinykit.peers import command
+    from tinykit.peers.figures import Figures
+
+    asked = []
+
+    def fake(options, **_):
+        asked.append(options)
+        return command.Outcome(Figures(), ())
+
+    monkeypatch.setattr(command, "run", fake)
+    assert run("bench", "--peers", "--quick", "--runs", 3, "--threads", 1, "--busy-ok")[0] == 0
+    assert (asked[0].rounds, asked[0].threads, asked[0].busy_ok) == (3, 1, True)
+    code, out, _ = run("bench", "--peers", "--json")
+    assert code == 0 and json.loads(out)["engines"] == {}
+    assert asked[1] == command.Options()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [(["--peers", "--warm"], "--warm"), (["--peers", "-m", "x"], "--model"), (["--quick"], "--quick")],
+)
+def test_bench_drops_no_option_in_silence(run, options, named):
+    code, _, err = run("bench", *options)
+    assert code == 2 and f"{named} cannot be used" in err
+
+
 def test_ctrl_c_while_the_output_is_written_out(run, monkeypatch):
     def interrupted():
         raise KeyboardInterrupt

@@ -19,7 +19,7 @@ LAYERS = [
     {"generation"},
     {"checkpoints", "folders", "judge_folder", "prepared", "loaded_model", "builds", "fetching", "loading", "placing", "residents"},
     {"session", "answers", "call_options", "choosing", "entitling", "many", "titling", "inventory", "latency", "model_facts", "views", "worker"},
-    {"lab", "tune", "serve", "doctor", "cli", "magics", "widgets", "__main__"},
+    {"lab", "peers", "tune", "serve", "doctor", "cli", "magics", "widgets", "__main__"},
 ]  # fmt: skip
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

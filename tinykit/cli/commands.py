@@ -6,10 +6,12 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tinykit import __version__
 from tinykit.cli.models import models
@@ -273,16 +275,69 @@ def _max_tokens(text: str) -> int:
 @click.option("--runs", type=int, default=5, show_default=True, help="How often to do each thing.")
 @click.option("-r", "--recipe", help="How to make titles: a name, or a JSON or TOML file.")
 @click.option("--warm", is_flag=True, help="Leave out the new process.")
+@click.option("--peers", is_flag=True, help="The embedded model beside other engines that are installed.")
+@click.option("--quick", is_flag=True, help="With --peers: less of everything.")
+@click.option(
+    "--busy-ok", is_flag=True, help="With --peers: measure on a busy machine too, for a first look."
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @session_options
-def bench(runs: int, recipe: str | None, warm: bool, as_json: bool, **options: Any) -> None:
+def bench(
+    runs: int,
+    recipe: str | None,
+    warm: bool,
+    peers: bool,
+    quick: bool,
+    busy_ok: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
     """Measure how fast a model is on this machine: from a new process, loaded again, and at work."""
+    context = click.get_current_context()
+    _check_peers_options(context, peers)
+    if peers:
+        rounds = None if _is_default(context, "runs") else runs
+        return _bench_peers(rounds, quick, busy_ok, as_json, options["threads"])
     from tinykit.latency import measure
     from tinykit.session import TinySession
 
     with TinySession(lazy=True, **options) as session:
         found = measure(session, recipe=recipe, runs=runs, cold=not warm)
     click.echo(json.dumps(found.to_dict(), indent=1) if as_json else str(found))
+    return 0
+
+
+_PEERS_TAKES = {"runs", "peers", "quick", "busy_ok", "as_json", "threads"}
+
+
+def _check_peers_options(context: click.Context, peers: bool) -> None:
+    """No option is dropped in silence: --peers measures the embedded model, and alone takes --quick."""
+    given = {name for name in context.params if not _is_default(context, name)}
+    wrong = given - _PEERS_TAKES if peers else given & {"quick", "busy_ok"}
+    for name in sorted(wrong):
+        flag = f"--{name.replace('_', '-')}"
+        raise OptionError(
+            f"{flag} cannot be used {'with' if peers else 'without'} --peers.",
+            hint="benchmarks/peers.py has more options." if peers else f"Add --peers, or leave out {flag}.",
+            name=name,
+        )
+
+
+def _is_default(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) in (None, ParameterSource.DEFAULT)
+
+
+def _bench_peers(rounds: int | None, quick: bool, busy_ok: bool, as_json: bool, threads: int | None) -> int:
+    from tinykit.peers import command
+    from tinykit.progress import Progress
+
+    options = command.Options(busy_ok=busy_ok, threads=threads)
+    options = command.quick(options) if quick else options
+    if rounds is not None:
+        options = replace(options, rounds=rounds)
+    outcome = command.run(options, say=lambda text: click.echo(text, err=True), progress=Progress())
+    command.tell(outcome, click.echo, as_json=as_json)
+    return 0 if outcome.passes else 6
 
 
 @cli.command()
