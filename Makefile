@@ -37,7 +37,7 @@ unit: .venv/installed
 	$(BIN)/pytest
 
 notebooks: .venv/installed
-	TINYKIT_HOME="$(TEST_HOME)" TINYKIT_PROGRESS=off $(BIN)/pytest --nbval notebooks -o filterwarnings= -o testpaths=
+	TINYKIT_HOME="$(TEST_HOME)" TINYKIT_PROGRESS=off $(BIN)/pytest --nbval notebooks -o filterwarnings= -o testpaths= -o timeout=1200
 
 table: .venv/installed
 	$(BIN)/python benchmarks/titles_table.py

@@ -1,5 +1,6 @@
 """The command `tinykit lab`, its output and its exit codes."""
 
+import io
 import json
 
 import pytest
@@ -122,3 +123,34 @@ def test_report_freeze_and_check(command, run, tmp_path):
 def test_a_folder_that_is_no_run_is_wrong_use(command, tmp_path):
     code, _, err = command("score", tmp_path)
     assert code == 2 and "holds no run" in err
+
+
+def test_plot_as_text_and_as_a_page(command, run, tmp_path):
+    code, out, _ = command("plot", run, "scores")
+    assert code == 0 and "Cases by their" in out and "short (mean" in out
+    code, out, _ = command("plot", run, "scores", "--metric", "words", "-o", tmp_path / "p.html")
+    page = (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert code == 0 and "<svg" in page and "Cases by their words" in page and "p.html" in out
+    code, _, err = command("plot", run)  # the run was made in batches
+    assert code == 2 and "batch_size=1" in err
+    assert command("plot", run, "--against", "completion_tokens")[0] == 0
+    assert command("plot", run, "scores", "-o", tmp_path / "p.png")[0] == 2
+    assert command("plot", run, "pie")[0] == 2
+
+
+def test_rate_asks_goes_on_and_tells_the_results(command, run, monkeypatch):
+    def keys(text):
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+
+    keys("1q")
+    code, out, _ = command("rate", run, "short", "first-words", "--rater", "ann")
+    assert code == 0 and "1 is better" in out and "--results" in out and "prefer" not in out
+    keys("2" * 9)
+    code, out, _ = command("rate", run, "first-words", "short", "--rater", "ann")
+    assert code == 0 and "all is rated" in out and "1 rater prefer" in out and "strength" in out
+    code, out, _ = command("rate", run, "--results", "--json")
+    values = json.loads(out)
+    assert code == 0 and list(values["raters"]) == ["ann"] and len(values["pairs"]) == 1
+    assert command("rate", run, "short")[0] == 2
+    code, out, _ = command("report", run, "-o", run / "r.md")
+    assert code == 0 and "## Votes" in (run / "r.md").read_text(encoding="utf-8")

@@ -7,7 +7,9 @@ import tomllib
 from pathlib import Path
 
 from tinykit.lab.metrics import METRICS
+from tinykit.lab.rating import KEYS
 from tinykit.lab.rows import Row
+from tinykit.lab.votes import Vote
 from tinykit.recipes import Preparation, Recipe
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -36,3 +38,10 @@ def test_every_metric_has_its_line():
 def test_every_field_of_a_row_is_named():
     line = next(line for line in LAB.split("\n") if line.startswith("Fields of a row"))
     assert {field.name for field in dataclasses.fields(Row)} <= set(re.findall(r"`(\w+)`", line))
+
+
+def test_every_key_and_field_of_a_vote_is_named():
+    section = LAB.partition("## Blind rating")[2].partition("\n## ")[0]
+    table = section.partition("| key |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`(\w)`", table)) == set(KEYS)
+    assert {field.name for field in dataclasses.fields(Vote)} <= set(re.findall(r"`(\w+)`", section))

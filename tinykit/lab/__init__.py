@@ -15,6 +15,7 @@ _MODULES = ("datasets", "metrics", "statistics")
 _HOMES = {
     "Case": "datasets",
     "Metric": "metric",
+    "Rating": "rating",
     "Row": "rows",
     "Run": "runs",
     "Target": "plan",
@@ -24,6 +25,7 @@ _HOMES = {
     "copy_bait": "copybait",
     "diff": "differences",
     "load": "runs",
+    "rate": "rating",
     "read_cases": "cases",
     "register_metric": "metrics",
     "run": "running",

@@ -11,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from tinykit.lab.differences import Side
+    from tinykit.lab.plots import Kind
     from tinykit.lab.scoring import RunScores
 
 _INTERRUPTED = 130
@@ -176,6 +177,49 @@ def _side(text: str) -> Side:
         return side_of(load(text))
     folder, _, variant = text.rpartition(":")
     return load(folder)[variant] if folder else side_of(load(text))
+
+
+@lab.command()
+@click.argument("path", metavar="RUN")
+@click.argument("kind", default="quality", type=click.Choice(["quality", "scores", "latency"]))
+@click.option("--metric", help="What is shown; by default keywords, chrf or words_3_7.")
+@click.option("--against", default="latency_s", show_default=True, help="For 'quality': what goes across.")
+@click.option("-o", "--out", type=click.Path(dir_okay=False), help="A page to write, .html.")
+def plot(path: str, kind: Kind, metric: str | None, against: str, out: str | None) -> None:
+    """Draw RUN as text or as a page: quality against the wait, how scores spread, how long titles take."""
+    from tinykit.lab.reports import write_page
+    from tinykit.lab.runs import load
+
+    chart = load(path).plot(kind, metric, against=against)
+    click.echo(str(write_page(out, f"{kind}: {Path(path).name}", chart.html())) if out else chart.text())
+
+
+@lab.command()
+@click.argument("path", metavar="RUN")
+@click.argument("variants", nargs=-1)
+@click.option("--rater", default="me", show_default=True, help="Who is asked.")
+@click.option("-o", "--out", type=click.Path(dir_okay=False), help="File of the votes; else in the run.")
+@click.option("--results", "only_results", is_flag=True, help="Ask nothing, and tell what the votes say.")
+@_as_json
+def rate(
+    path: str, variants: tuple[str, ...], rater: str, out: str | None, only_results: bool, as_json: bool
+) -> None:
+    """Say which titles of RUN are better, without knowing which of its VARIANTS made them.
+
+    A key answers: 1 or 2 is better, 0 equally good, x both bad, s skip, u undo, q quit. Each answer is kept
+    at once, and the same command goes on.
+    """
+    from tinykit.lab.rating import rate as make_rating
+    from tinykit.lab.runs import load
+
+    rating = make_rating(load(path), *variants, out=out, rater=rater)
+    if not only_results:
+        rating.ask()
+    if only_results or rating.question is None:
+        found = rating.results()
+        click.echo(json.dumps(found.to_dict(), indent=1, ensure_ascii=False) if as_json else f"\n{found}")
+    else:
+        click.echo("Which is which: the same command with --results.")
 
 
 @lab.command()

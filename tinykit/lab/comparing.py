@@ -6,6 +6,7 @@ from collections import Counter
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
+from tinykit.lab.marking import marked
 from tinykit.lab.rows import Row
 from tinykit.lab.tables import Table
 
@@ -15,24 +16,43 @@ if TYPE_CHECKING:
 _MESSAGE_CHARS = 80
 
 
-def titles_table(run: Run, *, only_different: bool = False, limit: int | None = None) -> Table:
+def titles_table(
+    run: Run, *, only_different: bool = False, limit: int | None = None, against: str | None = None
+) -> Table:
     """All titles; of repeats the most frequent one, with how many different ones there were.
 
     Args:
         run: The run.
         only_different: Leave out the cases for which all variants have the same title.
         limit: Show so many cases at most.
+        against: A variant; in the titles of the others the words are marked that its title has not.
+
+    Raises:
+        OptionError: there is no such variant.
     """
+    base = None if against is None else run.variants.index(run.plan.variant(against).label)
     cells = {case.id: [_shown(run, variant, case.id) for variant in run.variants] for case in run.cases}
     kept = [case for case in run.cases if not only_different or len(set(cells[case.id])) > 1]
     shown = kept[:limit]
-    rows = [[case.id, _short(case.message), *cells[case.id]] for case in shown]
-    notes = []
+    rows = [[case.id, _short(case.message), *_marked(cells[case.id], base)] for case in shown]
+    notes = (
+        [] if base is None else [f"Marked, {{+so+}} or bold and underlined: not in the title of {against}."]
+    )
     if only_different:
         notes.append(f"{len(kept)} of {len(run.cases)} cases have titles that differ.")
     if len(shown) < len(kept):
         notes.append(f"{len(kept) - len(shown)} more cases are not shown.")
     return Table("Titles by case", ["case", "message", *run.variants], rows, notes, is_text=True)
+
+
+def _marked(titles: list[str], base: int | None) -> list[str]:
+    """Titles with what the one at `base` lacks; texts in parentheses are none."""
+    if base is None or titles[base].startswith("("):
+        return titles
+    return [
+        title if at == base or title.startswith("(") else marked(titles[base], title, shows_gone=False)
+        for at, title in enumerate(titles)
+    ]
 
 
 def _shown(run: Run, variant: str, case: str) -> str:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from tinykit.charts import Charts
 from tinykit.errors import OptionError
 from tinykit.lab import statistics
 from tinykit.lab.metric import Metric
 from tinykit.lab.metrics import STANDARD
+from tinykit.lab.plots import differences_plot
 from tinykit.lab.scoring import Named, chosen_metrics, score_variant
-from tinykit.lab.tables import Table
+from tinykit.lab.tables import Table, changes_table
 
 if TYPE_CHECKING:
     from tinykit.lab.runs import Run
@@ -78,7 +80,23 @@ class Difference:
     @property
     def is_decided(self) -> bool:
         """Whether one of them is shown to be better."""
-        return self.p_holm < _LEVEL and not self.low <= 0 <= self.high and bool(self.metric.better)
+        return self.is_shown and bool(self.metric.better)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the two are shown to differ, in a metric of which neither way is better too."""
+        return self.p_holm < _LEVEL and not self.low <= 0 <= self.high
+
+    @property
+    def word(self) -> str:
+        """The verdict in a word or two, as a plot has room for."""
+        if self.winner is not None:
+            return f"{self.winner} better"
+        if self.better == self.worse == 0 and not self.mean:
+            return "the same"
+        if self.is_shown:
+            return "higher" if self.mean > 0 else "lower"
+        return "no difference" if -self.margin < self.low and self.high < self.margin else "undecided"
 
     @property
     def winner(self) -> str | None:
@@ -95,7 +113,7 @@ class Difference:
             return f"{self.winner} better by {abs(self.mean):{self._format}} {unit}"
         if self.better == self.worse == 0 and not self.mean:
             return "no difference: the same on every case"
-        if self.p_holm < _LEVEL and not self.low <= 0 <= self.high:
+        if self.is_shown:
             return (
                 f"{self.b} {'higher' if self.mean > 0 else 'lower'} by {abs(self.mean):{self._format}} {unit}"
             )
@@ -144,9 +162,12 @@ class Diff:
         return Table(caption, ["", *_COLUMNS], rows, _notes(self.differences))
 
     def changes(self) -> Table:
-        """The titles that differ."""
-        rows = [[case, a or "(none)", b or "(none)"] for case, a, b in self.changed]
-        return Table("Titles that differ", ["case", self.a, self.b], rows, is_text=True)
+        """The titles that differ; words that only one of them has are marked."""
+        return changes_table("Titles that differ", ("case", self.a, self.b), self.changed)
+
+    def plot(self) -> Charts:
+        """The differences with their intervals."""
+        return differences_plot(f"{self.b} minus {self.a}", self.differences)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -180,6 +201,11 @@ class Ranking:
         every = [one for ones in self.differences.values() for one in ones]
         rows = [[one.b, one.metric.name, *one.cells()] for one in every]
         return Table(f"a = {self.base}", ["b", "metric", *_COLUMNS], rows, _notes(every))
+
+    def plot(self) -> Charts:
+        """The differences with their intervals."""
+        every = [one for ones in self.differences.values() for one in ones]
+        return differences_plot(f"Each minus {self.base}", every, is_ranking=True)
 
     def __str__(self) -> str:
         return str(self.table())

@@ -13,7 +13,7 @@ from tinykit.lab.cases import json_bytes
 from tinykit.lab.keys import NO_MODEL, facts_of, no_model_facts
 from tinykit.lab.local import Show, open_session
 from tinykit.lab.plan import Target
-from tinykit.lab.tables import Table
+from tinykit.lab.tables import Table, changes_table
 from tinykit.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ class Check:
 
     def table(self) -> Table:
         """The titles that changed."""
-        rows = [[case, then or "(none)", now or "(none)"] for case, then, now in self.changed]
-        return Table(self._headline(), ["case", "frozen", "now"], rows, self._reasons(), is_text=True)
+        return changes_table(self._headline(), ("case", "frozen", "now"), self.changed, self._reasons())
 
     def _headline(self) -> str:
         same = self.count - len(self.changed)

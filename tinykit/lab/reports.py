@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import html
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tinykit.charts import Chart
 from tinykit.errors import OptionError
 from tinykit.lab.plan import BASELINE
+from tinykit.lab.plots import Kind
+from tinykit.lab.rating import rate
 from tinykit.lab.tables import Table, markdown
+from tinykit.lab.votes import FILE, read_votes
 
 if TYPE_CHECKING:
     from tinykit.lab.runs import Run
@@ -63,11 +68,28 @@ def write_report(
     return file
 
 
+def write_page(path: str | Path, title: str, body: str) -> Path:
+    """Write one page of HTML that needs nothing else.
+
+    Raises:
+        OptionError: the file does not end in .html.
+    """
+    file = Path(path).expanduser()
+    if file.suffix.lower() not in _ENDINGS[:2]:
+        raise OptionError(
+            f"A page ends in .html, not {file.suffix or 'nothing'!r}.", name="path", value=str(path)
+        )
+    page = _PAGE.format(title=html.escape(title), body=body)
+    file.write_text(page, encoding="utf-8", errors="backslashreplace", newline="\n")
+    return file
+
+
 def to_html(run: Run, only_different: bool = True, limit: int | None = None) -> str:
     """The page, with nothing that is loaded from elsewhere and no script."""
     parts = [f"<p>{html.escape(run.summary())}</p>"]
-    for name, table in sections(run, only_different, limit):
-        parts.append(f"<h2>{html.escape(name)}</h2>\n{table.to_html()}")
+    for name, part in sections(run, only_different, limit):
+        shown = part.to_html() if isinstance(part, Table) else part.html()
+        parts.append(f"<h2>{html.escape(name)}</h2>\n{shown}")
     parts.append(f"<h2>Recipes</h2>\n<pre>{html.escape(_recipes(run))}</pre>")
     return _PAGE.format(title=html.escape(f"Titles: {run.path.name}"), body="\n".join(parts))
 
@@ -75,18 +97,21 @@ def to_html(run: Run, only_different: bool = True, limit: int | None = None) -> 
 def to_markdown(run: Run, only_different: bool = True, limit: int | None = None) -> str:
     """The same in Markdown."""
     parts = [f"# Titles: {markdown(run.path.name)}", "", markdown(run.summary()), ""]
-    for name, table in sections(run, only_different, limit):
-        parts += [f"## {name}", "", table.to_markdown()]
     fence = "~" * 8
+    for name, part in sections(run, only_different, limit):
+        shown = part.to_markdown() if isinstance(part, Table) else f"{fence}text\n{part.text()}\n{fence}\n"
+        parts += [f"## {name}", "", shown]
     return "\n".join([*parts, "## Recipes", "", f"{fence}json", _recipes(run), fence, ""])
 
 
-def sections(run: Run, only_different: bool, limit: int | None) -> list[tuple[str, Table]]:
-    """The tables of a report, with their headings."""
+def sections(run: Run, only_different: bool, limit: int | None) -> list[tuple[str, Table | Chart]]:
+    """The tables and plots of a report, with their headings."""
     base = BASELINE if BASELINE in run.variants else run.variants[0]
-    found = [("Scores", run.scores().table())]
+    found: list[tuple[str, Table | Chart]] = [("Scores", run.scores().table())]
+    found += _pictures(run)
     if len(run.variants) > 1:
-        found.append((f"Against {base}", run.rank(base).table()))
+        ranking = run.rank(base)
+        found += [(f"Against {base}", ranking.table()), ("Differences", ranking.plot())]
     if any(row.asked_model and not row.contended for row in run.rows):
         found.append(("Time", run.latency()))
     if run.plan.repeats > 1:
@@ -95,7 +120,23 @@ def sections(run: Run, only_different: bool, limit: int | None) -> list[tuple[st
     failed = [[row.case, row.variant, row.error or ""] for row in run.failures()]
     if failed:
         found.append(("Failures", Table("What failed", ["case", "variant", "why"], failed, is_text=True)))
+    votes, _ = read_votes(run.path / FILE)
+    rated = [variant for variant in run.variants if any(variant in (v.left, v.right) for v in votes)]
+    if len(rated) > 1:
+        found.append(("Votes", rate(run, *rated).results().table()))
     return [*found, ("Made with", _made_with(run))]
+
+
+def _pictures(run: Run) -> list[tuple[str, Chart]]:
+    """The plots that there are values for."""
+    kinds: dict[Kind, str] = {
+        "quality": "Quality and wait", "scores": "How scores spread", "latency": "How long titles take",
+    }  # fmt: skip
+    found = []
+    for kind, name in kinds.items():
+        with suppress(OptionError):  # nothing to show
+            found.append((name, run.plot(kind)))
+    return found
 
 
 def _made_with(run: Run) -> Table:

@@ -6,12 +6,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tinykit.charts import Chart
 from tinykit.lab import comparing
 from tinykit.lab.datasets import Case
 from tinykit.lab.differences import Ranking, Side, rank
 from tinykit.lab.folder import RowWriter, RunFolder
 from tinykit.lab.keys import NO_MODEL, call_base, call_key
 from tinykit.lab.plan import BASELINE, Cell, Plan, Target, Variant
+from tinykit.lab.plots import Kind, plot
 from tinykit.lab.rows import Row
 from tinykit.lab.scoring import Named, RunScores, breakdown, score_run
 from tinykit.lab.tables import Table
@@ -154,9 +156,17 @@ class Run:
         """One metric by groups of cases: their category, language, or tags."""
         return breakdown(self, metric, by)
 
-    def table(self, *, only_different: bool = False, limit: int | None = None) -> Table:
-        """The titles, cases down and variants across."""
-        return comparing.titles_table(self, only_different=only_different, limit=limit)
+    def table(
+        self, *, only_different: bool = False, limit: int | None = None, against: str | None = None
+    ) -> Table:
+        """The titles, cases down and variants across.
+
+        Args:
+            only_different: Leave out the cases for which all variants have the same title.
+            limit: Show so many cases at most.
+            against: A variant; in the titles of the others the words are marked that its title has not.
+        """
+        return comparing.titles_table(self, only_different=only_different, limit=limit, against=against)
 
     def rank(self, base: str = BASELINE, *, metrics: Named | None = None) -> Ranking:
         """Every variant against one of them, with intervals and a verdict each."""
@@ -169,6 +179,20 @@ class Run:
     def latency(self) -> Table:
         """Seconds by variant, where they are a title's own (``batch_size=1``)."""
         return comparing.latency_table(self)
+
+    def plot(self, kind: Kind = "quality", metric: Any = None, *, against: Any = "latency_s") -> Chart:
+        """A picture of the run, and the same numbers as text.
+
+        Args:
+            kind: ``quality``: a metric against the wait, a point for each variant; ``scores``: how the values
+                of a metric spread; ``latency``: percentiles of the wait.
+            metric: By default the first of keywords, chrf and words_3_7 that applies to the cases.
+            against: For ``quality``, another metric than the wait, such as ``completion_tokens``.
+
+        Raises:
+            OptionError: there is nothing to show, such as times of titles that were made in batches.
+        """
+        return plot(self, kind, metric, against=against)
 
     def stability(self) -> Table:
         """Whether repeats gave the same titles."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tinykit.lab.marking import NOTE, Marked, marked_pair
 from tinykit.scripts import is_unspaced
 
 _TEXT_CELL = 48  # characters of a cell in text; more go to further lines
@@ -60,7 +61,7 @@ class Table:
     def _html_row(self, row: Sequence[str]) -> str:
         side = "" if self.is_text else ";text-align:right"
         first = f'<th scope="row" style="{_STYLE[1]}">{_escaped(row[0])}</th>'
-        rest = "".join(f'<td style="{_STYLE[1]}{side}">{_escaped(cell)}</td>' for cell in row[1:])
+        rest = "".join(f'<td style="{_STYLE[1]}{side}">{_cell_html(cell)}</td>' for cell in row[1:])
         return first + rest
 
     def to_markdown(self) -> str:
@@ -71,9 +72,10 @@ class Table:
         return "\n".join([f"**{markdown(self.caption)}**", "", rows[0], f"{line}|", *rows[1:], *notes]) + "\n"
 
     def to_csv(self) -> str:
-        """As comma-separated values, without caption and notes."""
+        """As comma-separated values, without caption, notes and marks."""
         file = io.StringIO()
-        csv.writer(file, lineterminator="\n").writerows([self.columns, *self.rows])
+        rows = [[cell.unmarked if isinstance(cell, Marked) else cell for cell in row] for row in self.rows]
+        csv.writer(file, lineterminator="\n").writerows([self.columns, *rows])
         return file.getvalue()
 
     def _repr_html_(self) -> str:
@@ -84,13 +86,36 @@ class Table:
         printer.text(str(self))
 
 
+def changes_table(
+    caption: str,
+    columns: Sequence[str],
+    changes: Sequence[tuple[str, str | None, str | None]],
+    notes: Sequence[str] = (),
+) -> Table:
+    """Names with two titles each; words that only one of them has are marked."""
+    rows = [
+        [name, *(marked_pair(a, b) if a and b else (a or "(none)", b or "(none)"))] for name, a, b in changes
+    ]
+    told = [NOTE] if any(isinstance(cell, Marked) for row in rows for cell in row) else []
+    return Table(caption, columns, rows, [*told, *notes], is_text=True)
+
+
 def markdown(text: str) -> str:
     """A text as it stands, in Markdown and inside a table."""
     return " ".join(text.split()).translate(_MARKDOWN)
 
 
+def _cell_html(cell: str) -> str:
+    return _encodable(cell.to_html()) if isinstance(cell, Marked) else _escaped(cell)
+
+
 def _escaped(text: str) -> str:
-    return html.escape(text).encode("utf-8", "backslashreplace").decode("utf-8")
+    return _encodable(html.escape(text))
+
+
+def _encodable(text: str) -> str:
+    """Lone surrogates, which have no bytes in UTF-8, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def aligned(lines: Sequence[Sequence[str]], *, is_text: bool = False) -> list[str]:
