@@ -201,9 +201,10 @@ class Answers:
         return self._answer_all(as_list(prompts, "prompts"), system, checked, size, started, shown)
 
     def cancel(self) -> int:
-        """End whatever this session is doing, from another thread; returns how many generations that was.
+        """End whatever this session is doing, from another thread; returns how many calls that was.
 
-        The calls return what there is, with ``finish_reason="cancelled"``.
+        Generations return what there is, with ``finish_reason="cancelled"``; choices and judgments raise
+        `ForwardInterrupted`.
         """
         return sum(engine.cancel() for engine in self._engines()) + sum(
             judge.cancel() for judge in self._judges()

@@ -29,6 +29,7 @@ from tinykit.generation.questions import (
     YesNo,
     YesNoQuestion,
 )
+from tinykit.generation.request import Watcher
 from tinykit.interrupts import shorten
 from tinykit.loaded_model import Loaded
 from tinykit.tokenizer import Message
@@ -235,11 +236,15 @@ def _about(question: str, context: str | None, how: How) -> list[str]:
     return [f"{text}\n\n{question}" if text else question for text in contexts]
 
 
-def option_scores(model: Loaded, options: Options) -> Scores:
-    """A judge's logits, or a language model's scores and log-probabilities: one for each option."""
+def option_scores(model: Loaded, options: Options, *, watcher: Watcher | None = None) -> Scores:
+    """A judge's logits, or a language model's scores and log-probabilities: one for each option.
+
+    Raises:
+        ForwardInterrupted: it was cancelled, or `watcher` waits no longer.
+    """
     if model.is_judge:
         options.how.check_judge()
-        return model.judge.logits(options.state, [options.question])[0], ()
+        return model.judge.logits(options.state, [options.question], watcher=watcher)[0], ()
     asked = [
         _continuations(model.engine, options.system, prompt, options.texts) for prompt in options.prompts
     ]
@@ -249,6 +254,7 @@ def option_scores(model: Loaded, options: Options) -> Scores:
         options.texts,
         normalize=options.how.normalize,
         calibration=asked[1] if asked[1:] else None,
+        watcher=watcher,
     )
 
 

@@ -361,3 +361,39 @@ def test_cancel_ends_a_choice_and_the_next_one_works():
         score_continuations(engine, PROMPT, [[9, 10], [3, 4]])
     is_cancelling = False
     assert score_continuations(engine, PROMPT, [[9]])[0] == pytest.approx([LIKELY])
+
+
+class Watcher:
+    """Who waits for a choice until told otherwise."""
+
+    cancelled_by = None
+
+    def hear(self, chunk):
+        raise AssertionError("a choice has no pieces")
+
+
+def test_cancel_counts_a_choice_and_stops_the_forward_that_runs():
+    counts = []
+    engine = scripted(lambda seen: counts.append(engine.cancel()) or rising(seen))
+    with pytest.raises(ForwardInterrupted, match="cancelled"):
+        score_continuations(engine, PROMPT, [[9, 10], [3, 4]])
+    assert counts == [1] and len(engine.backend.calls) == 1
+    assert engine.cancel() == 0
+
+
+def test_watcher_ends_its_own_choice_alone():
+    mine, other = Watcher(), Watcher()
+
+    def script(seen):
+        if len(engine.backend.calls) == 1:
+            engine.interrupt(other)  # whose work this is not
+        if len(engine.backend.calls) == 2:
+            mine.cancelled_by = "cancel"
+            engine.interrupt(mine)
+        return rising(seen)
+
+    engine = scripted(script)
+    with pytest.raises(ForwardInterrupted):
+        score_continuations(engine, PROMPT, [[9, 10], [3, 4], [5, 6]], watcher=mine)
+    assert len(engine.backend.calls) == 2
+    assert score_continuations(engine, PROMPT, [[9, 10]], watcher=other)[0] == pytest.approx([LIKELY] * 2)

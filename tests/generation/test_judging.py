@@ -1,7 +1,7 @@
 import pytest
 
 from tests.tiny_judge import CLS, MASK, PAD, SEP
-from tinykit.errors import OptionError
+from tinykit.errors import ForwardInterrupted, OptionError
 from tinykit.generation.judging import Judge, Marks, encode_question, state_text
 from tinykit.generation.questions import ChoiceQuestion, ScoreQuestion, YesNoQuestion, softmax
 
@@ -160,3 +160,60 @@ def test_judge_cuts_the_state_to_its_context_and_reads_no_more():
 
 def test_idle_judge_has_nothing_to_cancel():
     assert Judge(ScriptedEncoder(), encode, MARKS).cancel() == 0
+
+
+class Heard(ScriptedEncoder):
+    """Calls `during` in each of its calls, and raises if it was interrupted meanwhile."""
+
+    def __init__(self, during):
+        super().__init__()
+        self._during = during
+        self._is_stopped = False
+
+    def option_logits(self, rows, pad_id):
+        self._is_stopped = False
+        found = super().option_logits(rows, pad_id)
+        self._during()
+        if self._is_stopped:
+            raise ForwardInterrupted("stopped")
+        return found
+
+    def interrupt(self):
+        self._is_stopped = True
+
+
+class Watcher:
+    cancelled_by = None
+
+
+QUESTION = ChoiceQuestion("Q", ["b", "c"])
+
+
+def test_cancel_ends_what_a_judge_computes_and_the_next_call_works():
+    counts = []
+    judge = Judge(Heard(lambda: counts or counts.append(judge.cancel())), encode, MARKS)
+    with pytest.raises(ForwardInterrupted, match="cancelled"):
+        judge.logits("x", [QUESTION])
+    assert counts == [1]
+    assert judge.logits("x", [QUESTION]) == [[9.8, 9.9]]
+
+
+def test_watcher_ends_its_own_judgment_alone():
+    mine, other = Watcher(), Watcher()
+
+    def during():
+        if len(judge.backend.rows) == 1:
+            judge.interrupt(other)
+            judge.backend.interrupt()  # meant for somebody who has just left the model: it is asked again
+        if len(judge.backend.rows) == 2:
+            mine.cancelled_by = "cancel"
+            judge.interrupt(mine)
+
+    judge = Judge(Heard(during), encode, MARKS)
+    with pytest.raises(ForwardInterrupted, match="cancelled"):
+        judge.logits("x", [QUESTION], watcher=mine)
+    assert len(judge.backend.rows) == 2
+    with pytest.raises(ForwardInterrupted):  # not begun at all
+        judge.logits("x", [QUESTION], watcher=mine)
+    assert len(judge.backend.rows) == 2
+    assert judge.logits("x", [QUESTION], watcher=other) == [[9.8, 9.9]]

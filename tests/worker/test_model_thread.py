@@ -1,11 +1,13 @@
 """The thread of the model, run here step by step: batches, turns, slots, deadlines."""
 
 import threading
+from contextlib import contextmanager
 
 import pytest
 
-from tests.worker.conftest import PATIENCE_S
-from tinykit import RECIPES, TinySession
+from tests import tiny_judge
+from tests.worker.conftest import PATIENCE_S, wait_until
+from tinykit import RECIPES, ChoiceQuestion, TinySession
 from tinykit.generation.request import GenerationOptions
 from tinykit.worker import wire
 from tinykit.worker.fair_queue import FairQueue
@@ -43,17 +45,22 @@ class Bench:
 
     def run(self):
         """Until everything is answered."""
+        with self.running():
+            pass
+
+    @contextmanager
+    def running(self):
+        """While the block lasts, and then until everything is answered."""
         runner = threading.Thread(target=self.thread.run)
-        stopper = self.ask(99, "free_slot", slot="none")
         runner.start()
-        for job in (*self.jobs, stopper):
-            for _ in range(int(PATIENCE_S * 100)):
-                if job.is_settled:
-                    break
-                threading.Event().wait(0.01)
-            assert job.is_settled
-        self.thread.stop()
-        runner.join(PATIENCE_S)
+        try:
+            yield
+            for job in self.jobs:
+                wait_until(lambda job=job: job.is_settled)
+            wait_until(lambda: not self.thread.jobs)
+        finally:
+            self.thread.stop()
+            runner.join(PATIENCE_S)
         assert not runner.is_alive()
 
     def result(self, job):
@@ -183,3 +190,64 @@ def test_requests_of_nonsense_are_errors_of_their_own(bench):
         "ModelFileError",
     ]
     assert "completion" in bench.result(fine)
+
+
+def cancel(bench, job):
+    """As a worker does it."""
+    job.cancel("cancel")
+    bench.thread.interrupt(job)
+
+
+def test_cancelled_choice_stops_where_it_is_and_the_others_go_on(bench, backend, alone):
+    question, options = "Which?", [f"option {number}" for number in range(12)]
+    expected, whole = alone.choose(question, options), len(alone.load().engine.backend.calls)
+    values = {
+        "question": wire.question_values(ChoiceQuestion("Which option fits best?", options)),
+        "state": question, "system": "", "prompts": [question], "texts": options,
+        "normalize": "tokens", "calibrate": False,
+    }  # fmt: skip
+    backend.on("hold")
+    job = bench.ask(1, "scores", **values)
+    with bench.running():
+        backend.wait_for("held")
+        fine = bench.ask(2, "scores", **values)
+        cancel(bench, job)
+        assert bench.result(job)["type"] == "ForwardInterrupted"  # at once
+        calls = bench.thread.loaded.engine.backend.calls
+        begun = len(calls)
+        backend.off("hold")
+        wait_until(lambda: fine.is_settled)
+    assert tuple(bench.result(fine)["scores"]) == expected.scores
+    assert len(calls) - begun == whole  # those of the second one
+
+
+def test_cancelled_judgment_is_stopped_within_the_model(tmp_path, monkeypatch):
+    folder = tiny_judge.write_judge(tmp_path / "julia")
+    bench = Bench(TinySession(folder, lazy=True, progress=False).spec)
+    bench.thread._options = {}
+    question = wire.question_values(ChoiceQuestion("Q", ["a", "b"]))
+    values = {"state": "The app crashes.", "questions": [question]}
+    started = threading.Event()
+
+    class Slow:
+        def run(self, names, feeds, options):
+            started.set()
+            while not options.terminate:
+                threading.Event().wait(0.005)
+            raise RuntimeError("Exiting due to terminate flag being set to true.")
+
+    first = bench.ask(1, "judge", **values)
+    with bench.running():
+        wait_until(lambda: first.is_settled)
+        graph = bench.thread.loaded.judge.backend._graph
+        whole = graph._session
+        monkeypatch.setattr(graph, "_session", Slow())
+        job = bench.ask(1, "judge", **values)
+        assert started.wait(PATIENCE_S)
+        cancel(bench, bench.ask(2, "judge", **values))  # which has not begun
+        cancel(bench, job)
+        wait_until(lambda: job not in bench.thread.jobs)
+        monkeypatch.setattr(graph, "_session", whole)
+        fine = bench.ask(3, "judge", **values)
+    assert bench.result(job)["type"] == "ForwardInterrupted"
+    assert bench.result(fine) == bench.result(first)

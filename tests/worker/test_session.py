@@ -12,7 +12,14 @@ import pytest
 
 from tests.worker.conftest import PATIENCE_S, is_alive, wait_until
 from tinykit import ChoiceQuestion, TinySession
-from tinykit.errors import BackendError, ClosedError, ModelFileError, OptionError, PromptTooLongError
+from tinykit.errors import (
+    BackendError,
+    ClosedError,
+    ForwardInterrupted,
+    ModelFileError,
+    OptionError,
+    PromptTooLongError,
+)
 
 ONE_WORKER = True  # all tests here ask the same one
 
@@ -172,6 +179,20 @@ def test_cancel_from_another_thread_returns_what_there_is(shared, backend, in_th
     assert (completion.finish_reason, completion.cancelled_by) == ("cancelled", "cancel")
     assert shared.cancel() == 0
     assert shared.complete("a", max_tokens=3).finish_reason == "length"
+
+
+def test_cancel_reaches_a_choice(shared, alone, backend, in_thread):
+    options = [f"option {number}" for number in range(8)]
+    expected = alone.choose("Which?", options)
+    shared.load()
+    backend.on("hold")
+    call = in_thread(lambda: shared.choose("Which?", options))
+    backend.wait_for("held")
+    assert shared.cancel() == 1
+    with pytest.raises(ForwardInterrupted, match="cancelled"):  # though the model stands still
+        call.get()
+    backend.off("hold")
+    assert shared.choose("Which?", options) == expected
 
 
 def test_leaving_a_stream_cancels_it(shared):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, get_args
@@ -20,9 +19,11 @@ from typing import Literal, get_args
 import numpy as np
 
 from tinykit.backends.base import Logits, State
-from tinykit.errors import BackendError, ForwardInterrupted, OptionError, PromptTooLongError
+from tinykit.errors import BackendError, OptionError, PromptTooLongError
+from tinykit.generation.aside import Aside
 from tinykit.generation.cache import reusable, shared_prefix
 from tinykit.generation.engine import Engine
+from tinykit.generation.request import Watcher
 from tinykit.tokenizer import Message, Tokenizer
 
 Normalize = Literal["tokens", "none", "bytes"]
@@ -73,7 +74,11 @@ def chat_continuations(
 
 
 def score_continuations(
-    engine: Engine, prompt_ids: Sequence[int], continuations: Sequence[Sequence[int]]
+    engine: Engine,
+    prompt_ids: Sequence[int],
+    continuations: Sequence[Sequence[int]],
+    *,
+    watcher: Watcher | None = None,
 ) -> list[list[float]]:
     """Log-probability of each token of each continuation, in float64.
 
@@ -83,13 +88,14 @@ def score_continuations(
     Raises:
         OptionError: a continuation is longer than any answer.
         PromptTooLongError: the prompt with the longest continuation does not fit the model's context.
-        ForwardInterrupted: the engine was told to cancel what is running.
+        ForwardInterrupted: the engine was told to cancel what is running, or `watcher` waits no longer.
         BackendError: the model failed.
     """
     if not prompt_ids or not all(continuations):
         raise ValueError("neither the prompt nor a continuation can be without tokens")
     _check_length(engine, len(prompt_ids), max(map(len, continuations)))
-    return _Scoring(engine, tuple(prompt_ids)).scores(continuations)
+    with engine.asides.begin(watcher) as aside:
+        return _Scoring(engine, aside, tuple(prompt_ids)).scores(continuations)
 
 
 def scores_of(
@@ -99,6 +105,7 @@ def scores_of(
     *,
     normalize: Normalize = "tokens",
     calibration: Continuations | None = None,
+    watcher: Watcher | None = None,
 ) -> tuple[list[float], tuple[tuple[float, ...], ...]]:
     """A score for each answer, and the log-probabilities of its tokens that the score was made of.
 
@@ -108,13 +115,14 @@ def scores_of(
         texts: The answers as text, for ``bytes``.
         normalize: ``tokens`` and ``bytes`` divide the log-likelihood by their number; ``none`` does not.
         calibration: The same answers after a prompt without content, whose scores are subtracted.
+        watcher: May end it.
 
     Raises: as `score_continuations`.
     """
-    logprobs = score_continuations(engine, continuations.prompt_ids, continuations.answers)
+    logprobs = score_continuations(engine, continuations.prompt_ids, continuations.answers, watcher=watcher)
     scores = _normalized(logprobs, texts, normalize)
     if calibration is not None:
-        without = score_continuations(engine, calibration.prompt_ids, calibration.answers)
+        without = score_continuations(engine, calibration.prompt_ids, calibration.answers, watcher=watcher)
         scores = [a - b for a, b in zip(scores, _normalized(without, texts, normalize), strict=True)]
     return scores, tuple(map(tuple, logprobs))
 
@@ -173,13 +181,13 @@ class _Scoring:
     What is kept is what can be reused of the prompt the next time: an equal prompt gets it without a copy.
     """
 
-    def __init__(self, engine: Engine, prompt_ids: tuple[int, ...]) -> None:
+    def __init__(self, engine: Engine, aside: Aside, prompt_ids: tuple[int, ...]) -> None:
         info = engine.backend.info
         self._engine = engine
+        self._aside = aside
         self._prompt_ids = prompt_ids
         self._piece = info.chunk_tokens
         self._rows = max(1, min(self._piece, _LOGITS_BYTES // (4 * info.vocab_size)))
-        self._cancel_count = engine.cancel_count
 
     def scores(self, continuations: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probabilities by continuation."""
@@ -202,7 +210,7 @@ class _Scoring:
     def _feed(self, token_ids: Sequence[int], state: State) -> Logits:
         """Logits after the last token."""
         for piece in _pieces(token_ids, self._piece):
-            logits = self._forward(piece, state)
+            logits = self._engine.forward_aside(self._aside, piece, state)
         return logits
 
     def _continued(self, state: State, first: Logits, token_ids: tuple[int, ...]) -> list[float]:
@@ -220,24 +228,12 @@ class _Scoring:
         try:
             for piece in _pieces(fed, max(2, self._rows)):
                 wanted = token_ids[len(scores) :][: len(piece)]
-                scores += _logprobs(self._forward(piece, own, rows=len(wanted)), wanted)
+                logits = self._engine.forward_aside(self._aside, piece, own, len(wanted))
+                scores += _logprobs(logits, wanted)
         finally:
             if own is state:
                 state.truncate(min(length, state.length))
         return scores
-
-    def _forward(self, token_ids: Sequence[int], state: State, *, rows: int = 1) -> Logits:
-        """One forward alone on the model, so that others can take their steps in between."""
-
-        def forward() -> Logits:
-            while True:
-                if self._engine.cancel_count != self._cancel_count:
-                    raise ForwardInterrupted("The choice was cancelled before it was made.")
-                self._engine.require_open()
-                with suppress(ForwardInterrupted):  # meant for a stream that has just left the model
-                    return self._engine.backend.forward(token_ids, state, rows=rows).copy()
-
-        return self._engine.turns.take(forward)
 
 
 def _pieces(token_ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 
 from tinykit.backends.base import Backend, Logits, State
 from tinykit.errors import ClosedError, ForwardInterrupted
+from tinykit.generation.aside import Aside, Asides
 from tinykit.generation.cache import PrefixCache, reusable, shared_prefix
 from tinykit.generation.deadlines import Deadlines
 from tinykit.generation.grammar import Grammars, Matcher
@@ -62,7 +63,8 @@ class Engine:
         self.turns = Turns() if turns is None else turns  # one for each step
         self._let_go = release
         self._active: set[Run] = set()
-        self._stepping: Run | None = None
+        self.asides = Asides()
+        self._stepping: Run | Aside | None = None
         self._deadlines = Deadlines(self._stop)
         self._is_closed = False
 
@@ -107,17 +109,17 @@ class Engine:
         return self.backend.info.is_shape_invariant or self.turns.take(lambda: rows_are_exact(self.backend))
 
     def cancel(self) -> int:
-        """End whatever is running, from any thread; returns how many generations that was."""
+        """End whatever is running, from any thread; returns how many generations and choices that was."""
         self.cancel_count += 1
         runs = [run for run in list(self._active) if not (run.is_done or run.is_left)]
         for run in runs:
             self._cancel(run)
-        return len(runs)
+        return len(runs) + self.asides.cancel(self._stop)
 
     def interrupt(self, watcher: Watcher) -> None:
         """Let what runs for a watcher see soon that it was cancelled."""
-        run = self._stepping
-        if run is not None and run.request.watcher is watcher:
+        stepping = self._stepping
+        if stepping is not None and stepping.watcher is watcher:
             self.backend.interrupt()
 
     def close(self) -> None:
@@ -287,11 +289,33 @@ class Engine:
             seen += token_ids
             return logits
 
+    def forward_aside(self, aside: Aside, token_ids: Sequence[int], state: State, rows: int = 1) -> Logits:
+        """A forward in a turn of its own, so that others can take their steps between two.
+
+        Raises:
+            ForwardInterrupted: the call was cancelled, before or meanwhile.
+            ClosedError: the engine was closed.
+        """
+
+        def forward() -> Logits:
+            while True:
+                self._stepping = aside  # first, as in `forward`
+                try:
+                    aside.check()
+                    self.require_open()
+                    return self.backend.forward(token_ids, state, rows=rows).copy()
+                except ForwardInterrupted:
+                    aside.check()  # else it was meant for something that has just left the model
+                finally:
+                    self._stepping = None
+
+        return self.turns.take(forward)
+
     def _cancel(self, run: Run, by: CancelledBy = "cancel") -> None:
         run.cancelled_by = run.cancelled_by or by
         self._stop(run)
 
-    def _stop(self, run: Run) -> bool:
+    def _stop(self, run: Run | Aside) -> bool:
         """Interrupt the forward that a run is in; whether it is in one."""
         if is_stepping := self._stepping is run:
             self.backend.interrupt()

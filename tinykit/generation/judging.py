@@ -14,7 +14,9 @@ from typing import Protocol
 
 from tinykit.backends.base import EncoderInfo
 from tinykit.errors import ClosedError, ForwardInterrupted, OptionError
+from tinykit.generation.aside import Aside, Asides
 from tinykit.generation.questions import Answer, Question
+from tinykit.generation.request import Watcher
 from tinykit.generation.turns import Turns
 
 MAX_TOKENS = 8192  # of the whole input
@@ -151,8 +153,8 @@ class Judge:
         self._turns = Turns() if turns is None else turns
         self._release = release
         self._is_closed = False
-        self._is_asking = False
-        self._cancel_count = 0
+        self._asides = Asides()
+        self._asking: Aside | None = None
 
     def twin(self, *, turns: Turns, release: Callable[[], object]) -> Judge:
         """A judge for somebody else on the same model."""
@@ -174,8 +176,10 @@ class Judge:
             for (name, question), scores in zip(questions.items(), logits, strict=True)
         }
 
-    def logits(self, state: object, questions: Sequence[Question]) -> list[list[float]]:
-        """One logit for each option of each question. Raises: as `answer`."""
+    def logits(
+        self, state: object, questions: Sequence[Question], *, watcher: Watcher | None = None
+    ) -> list[list[float]]:
+        """One logit for each option of each question; `watcher` may end it. Raises: as `answer`."""
         if not questions:
             return []
         max_tokens = min(MAX_TOKENS, self.backend.info.context_length)
@@ -185,30 +189,35 @@ class Judge:
             encode_question(question, state_ids, self._encode, self._marks, max_tokens=max_tokens)
             for question in questions
         ]
-        cancels_before = self._cancel_count
+        with self._asides.begin(watcher) as aside:
+            return self._turns.take(lambda: self._asked(rows, aside))
 
-        def asked() -> list[list[float]]:
-            while True:
-                if self._is_closed:
-                    raise ClosedError("This model was closed.", hint="Make a new TinySession.")
-                self._is_asking = True
-                try:
-                    return self.backend.option_logits(rows, self._marks.pad_id)
-                except ForwardInterrupted:
-                    if self._cancel_count != cancels_before:
-                        raise  # else it was meant for somebody else who has just left the model
-                finally:
-                    self._is_asking = False
-
-        return self._turns.take(asked)
+    def _asked(self, rows: Sequence[Row], aside: Aside) -> list[list[float]]:
+        while True:
+            if self._is_closed:
+                raise ClosedError("This model was closed.", hint="Make a new TinySession.")
+            self._asking = aside  # first, so that who cancels later than the look below interrupts
+            try:
+                aside.check()
+                return self.backend.option_logits(rows, self._marks.pad_id)
+            except ForwardInterrupted:
+                aside.check()  # else it was meant for somebody else who has just left the model
+            finally:
+                self._asking = None
 
     def cancel(self) -> int:
-        """End the call that is running, from any thread; returns how many that were, 0 or 1."""
-        self._cancel_count += 1
-        is_running = self._is_asking
-        if is_running:
+        """End the calls that are running or wait, from any thread; returns how many that were."""
+        return self._asides.cancel(self._stop)
+
+    def interrupt(self, watcher: Watcher) -> None:
+        """Let what runs for a watcher see soon that it was cancelled."""
+        asking = self._asking
+        if asking is not None and asking.watcher is watcher:
             self.backend.interrupt()
-        return int(is_running)
+
+    def _stop(self, aside: Aside) -> None:
+        if self._asking is aside:
+            self.backend.interrupt()
 
     def close(self) -> None:
         """Let go of the model; closing twice is harmless."""

@@ -76,6 +76,7 @@ class Run:
     ) -> None:
         options = request.options
         self.request = request
+        self.watcher = request.watcher
         self.clock = Clock()
         self.generated: list[int] = []
         self.pending: list[int] = []
@@ -153,9 +154,9 @@ class Run:
 
     def tell(self, chunks: Sequence[Chunk]) -> None:
         """Let who watches over the request hear of its pieces, where nobody reads them as a stream."""
-        if (watcher := self.request.watcher) is not None:
+        if self.watcher is not None:
             for chunk in chunks:
-                watcher.hear(chunk)
+                self.watcher.hear(chunk)
 
     def result(self) -> Completion:
         """The completion; of a run that has not ended, what there is so far."""
@@ -293,9 +294,8 @@ def is_cancelled(run: Run) -> bool:
     timeout_s = run.request.options.timeout_s
     if timeout_s is not None and time.perf_counter() - run.clock.called >= timeout_s:
         run.cancelled_by = run.cancelled_by or "timeout"
-    watcher = run.request.watcher
-    if watcher is not None and watcher.cancelled_by is not None:
-        run.cancelled_by = run.cancelled_by or watcher.cancelled_by
+    if run.watcher is not None and run.watcher.cancelled_by is not None:
+        run.cancelled_by = run.cancelled_by or run.watcher.cancelled_by
     return run.cancelled_by is not None
 
 

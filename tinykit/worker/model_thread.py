@@ -92,7 +92,6 @@ class ModelThread:
         self._numbers = itertools.count()
         self._open: list[_Open] = []
         self._is_stopped = False
-        self._alone: Job | None = None  # what has the model for itself just now
 
     def run(self) -> None:
         """Serve until `stop`."""
@@ -116,13 +115,10 @@ class ModelThread:
         loaded = self.loaded
         if loaded is None:
             return
-        if loaded.is_judge:
-            if job is None or self._alone is job:
-                loaded.judge.cancel()
-        elif job is None:
-            loaded.engine.cancel()
+        if job is None:
+            loaded.runner.cancel()
         else:
-            loaded.engine.interrupt(job)
+            loaded.runner.interrupt(job)
 
     def free_slots(self, client: int) -> None:
         """Forget the slots of a client that has left; for any thread."""
@@ -181,13 +177,8 @@ class ModelThread:
     def _begin(self, job: Job, part: int) -> bool:
         """Serve a part at once, or give it a place; returns whether it goes on."""
         loaded = self._load(job)
-        act = getattr(self, f"_do_{job.op}")
-        self._alone = job
-        try:
-            goes_on: bool = act(job, part, loaded)
-            return goes_on
-        finally:
-            self._alone = None
+        goes_on: bool = getattr(self, f"_do_{job.op}")(job, part, loaded)
+        return goes_on
 
     def _load(self, job: Job) -> Loaded:
         if self.loaded is not None:
@@ -317,13 +308,14 @@ class ModelThread:
             fields["texts"],
             How(fields["normalize"], fields["calibrate"]),
         )
-        scores, logprobs = option_scores(loaded, options)
+        scores, logprobs = option_scores(loaded, options, watcher=job)
         job.end_part(part, {"scores": scores, "logprobs": logprobs})
         return False
 
     def _do_judge(self, job: Job, part: int, loaded: Loaded) -> bool:
         questions = [question_of(one) for one in job.params["questions"]]
-        job.end_part(part, {"logits": loaded.judge.logits(job.params["state"], questions)})
+        logits = loaded.judge.logits(job.params["state"], questions, watcher=job)
+        job.end_part(part, {"logits": logits})
         return False
 
     def _do_save_state(self, job: Job, part: int, loaded: Loaded) -> bool:
