@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 
 from tinykit import progress
-from tinykit.progress import Progress, size_text
+from tinykit.progress import Progress, ProgressEvent, size_text
 
 
 @pytest.fixture
@@ -432,3 +432,14 @@ def test_time_left_is_told_once_there_is_something_to_tell_it_by(clock):
     assert stage.state_text() == "lab: 60 % of 100 titles, about 10 s left"
     clock.s += 990
     assert stage.state_text() == "lab: 60 % of 100 titles, about 17 min left"
+
+
+@pytest.mark.parametrize("first", ["initiate", "progress_total"], ids=["from the start", "come late"])
+def test_work_of_another_process_is_shown_as_if_it_were_ours(clock, capsys, first):
+    here = Progress(True)
+    for status, loaded in ((first, 0), ("progress_total", 60), ("done", 100)):
+        here.relay(ProgressEvent(status, name="thing", loaded_bytes=loaded, total_bytes=100))
+        clock.s += 6
+    here.relay(ProgressEvent("progress", name="other", file="a", loaded_bytes=1, total_bytes=2))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("thing: 60 % of 100 B") and lines[-1].startswith("thing: ") and len(lines) == 2

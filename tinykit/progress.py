@@ -215,7 +215,9 @@ class Progress:
         self._call(event)
         if event.name is None or callable(self._show):
             return
-        if event.status == "initiate" and event.name not in self._relayed:
+        # who comes late to a download hears of it by the sum of its files first
+        is_first = event.status in ("initiate", "progress_total") and event.name not in self._relayed
+        if is_first:
             is_bytes = event.total_bytes is not None
             total, unit = event.total_bytes, "B" if is_bytes else "steps"
             stage = Stage(event.name, total=total, unit=unit, model=event.model, file=event.file)
