@@ -1,12 +1,14 @@
 """What a shared worker costs and saves: many clients at once, and a second program's first title.
 
-    python benchmarks/worker.py [--clients 8] [--titles 200] [--ways shared,one,own] [--starts 3]
+    python benchmarks/worker.py [--clients 8] [--titles 200] [--ways shared,one,own] [--own-titles 5]
 
 Clients are processes that ask for titles one by one, all beginning together; each has its own order of the
 same messages. Their answers are compared with those of one session in this process. `shared` has them all
-ask one worker, `own` gives each a model of its own, `one` is a single session that makes the same number of
-titles alone, one by one. Times are seconds, memory is resident: of the worker, or of all clients together.
-The last line is JSON. The worker is one of its own, in a temporary folder, and is ended afterwards.
+ask one worker, `own` gives each a model of its own (with fewer titles: that many models on few processors are
+slow), `one` is a single session that makes the same number of titles alone, one by one. Times are seconds,
+memory is resident: of the worker, or of all clients together. The worker's is looked at before, after each
+quarter of the titles, and a few seconds after the last one. The last line is JSON. The worker is one of its
+own, in a temporary folder, and is ended afterwards.
 """
 
 import argparse
@@ -16,7 +18,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tinykit import TinySession
@@ -24,6 +28,7 @@ from tinykit.lab import datasets
 from tinykit.worker.memory import memory_bytes
 
 MB = 1e6
+SETTLE_S = 3.0  # after which a worker without work has given back what it can
 
 
 def messages(count: int, shift: int = 0) -> list[str]:
@@ -43,6 +48,7 @@ def child(way: str, count: int, shift: int) -> None:
         started = time.perf_counter()
         titles.append(session.title(message))
         seconds.append(time.perf_counter() - started)
+        print("done", flush=True)
     print(json.dumps({"titles": titles, "seconds": seconds, "memory": memory_bytes()}), flush=True)
 
 
@@ -51,21 +57,53 @@ def start_child(way: str, count: int, shift: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+class Quarters:
+    """Counts what clients have done, and looks at the worker's memory after each quarter of it."""
+
+    def __init__(self, total: int, session: TinySession | None) -> None:
+        self.memory_mb: list[float] = []
+        self._marks = [total * part // 4 for part in (1, 2, 3, 4)]
+        self._session = session
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def look(self) -> None:
+        if self._session is not None and (worker := self._session.worker) is not None:
+            self.memory_mb.append(round((worker.memory_bytes or 0) / MB))
+
+    def answer_of(self, process: subprocess.Popen[str]) -> dict[str, object]:
+        """Read a client to its end; what it found."""
+        for line in process.stdout:
+            if line != "done\n":
+                return json.loads(line)
+            with self._lock:
+                self._done += 1
+                if self._done in self._marks:
+                    self.look()
+        raise RuntimeError("a client ended without an answer")
+
+
 def clients(way: str, count: int, each: int, expected: dict[str, str | None]) -> dict[str, object]:
     """All clients together."""
     shifts = [number * 7 for number in range(count)]
     processes = [start_child(way, each, shift) for shift in shifts]
     for process in processes:
         assert process.stdout.readline() == "ready\n"
-    watcher = TinySession(shared=True, lazy=True, progress=False)
-    before = watcher.worker
-    started = time.perf_counter()
-    for process in processes:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    found = [json.loads(process.communicate()[0]) for process in processes]
-    elapsed_s = time.perf_counter() - started
-    after = watcher.worker
+    with TinySession(shared=True, lazy=True, progress=False) as watcher:
+        quarters = Quarters(count * each, watcher if way == "shared" else None)
+        quarters.look()
+        with ThreadPoolExecutor(count) as pool:
+            started = time.perf_counter()
+            for process in processes:
+                process.stdin.write("go\n")
+                process.stdin.flush()
+            found = list(pool.map(quarters.answer_of, processes))
+            elapsed_s = time.perf_counter() - started
+        for process in processes:
+            process.communicate()
+        if way == "shared":
+            time.sleep(SETTLE_S)
+            quarters.look()
     seconds = sorted(one for answer in found for one in answer["seconds"])
     pairs = [
         (title, expected[message])
@@ -81,8 +119,7 @@ def clients(way: str, count: int, each: int, expected: dict[str, str | None]) ->
         "clients_memory_mb": sum(answer["memory"] for answer in found) / MB,
     }
     if way == "shared":
-        result["worker_memory_before_mb"] = before.memory_bytes / MB
-        result["worker_memory_mb"] = after.memory_bytes / MB
+        result["worker_memory_mb"] = quarters.memory_mb
     return result
 
 
@@ -91,7 +128,7 @@ def one(count: int, expected: dict[str, str | None]) -> dict[str, object]:
     process = start_child("own", count, 0)
     assert process.stdout.readline() == "ready\n"
     started = time.perf_counter()
-    answer = json.loads(process.communicate("go\n")[0])
+    answer = json.loads(process.communicate("go\n")[0].splitlines()[-1])
     elapsed_s = time.perf_counter() - started
     pairs = zip(answer["titles"], messages(count), strict=True)
     return {
@@ -135,7 +172,9 @@ def measure(options: argparse.Namespace) -> dict[str, object]:
     }  # fmt: skip
     ways = options.ways.split(",")
     wanted = dict.fromkeys(
-        message for number in range(options.clients) for message in messages(options.titles, number * 7)
+        message
+        for number in range(options.clients)
+        for message in messages(max(options.titles, options.own_titles), number * 7)
     )
     if "one" in ways:
         wanted.update(dict.fromkeys(messages(options.clients * options.titles)))
@@ -151,7 +190,7 @@ def measure(options: argparse.Namespace) -> dict[str, object]:
     if "one" in ways:
         found["one"] = shown("one", one(options.clients * options.titles, expected))
     if "own" in ways:
-        found["own"] = shown("own", clients("own", options.clients, options.titles, expected))
+        found["own"] = shown("own", clients("own", options.clients, options.own_titles, expected))
     return found
 
 
@@ -173,6 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--titles", type=int, default=200)
+    parser.add_argument("--own-titles", type=int, default=5, help="of each client with a model of its own")
     parser.add_argument("--ways", default="shared,one,own")
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--child")

@@ -58,7 +58,7 @@ def test_unload_frees_the_native_session_though_somebody_keeps_the_engine(model)
 
 def test_memory_is_given_back_for_large_models_only(model, monkeypatch):
     given = []
-    monkeypatch.setattr(residents, "_give_back", lambda: given.append(1))
+    monkeypatch.setattr(residents, "give_back", lambda: given.append(1))
     TinySession(model, progress=False).close()
     assert given == []
     monkeypatch.setattr(residents, "_LARGE_BYTES", 1)

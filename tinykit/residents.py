@@ -154,11 +154,11 @@ def release(runner: Engine | Judge) -> None:
         with _lock:
             _runners.pop(runner, None)
     if runner.backend.info.weights_bytes >= _LARGE_BYTES:
-        _give_back()
+        give_back()
 
 
-def _give_back() -> None:
-    """Return freed memory to the system. glibc would keep most of a model for the next one."""
+def give_back() -> None:
+    """Return freed memory to the system. glibc would keep most of it for what comes next."""
     if sys.platform == "linux":
         import ctypes
 

@@ -15,13 +15,12 @@ import pytest
 from tests.worker.conftest import PATIENCE_S, is_alive, wait_until
 from tinykit import TinySession
 from tinykit.errors import RestartNeededError, WorkerDiedError, WorkerError
-from tinykit.worker import places, remote, spawning
+from tinykit.worker import places, remote, spawning, wire
 from tinykit.worker.__main__ import LOST
-from tinykit.worker.client import ask, greet
+from tinykit.worker.client import greet
 from tinykit.worker.protocol import MAX_FRAME_BYTES, Frames, pack
 from tinykit.worker.remote import RemoteModel
 from tinykit.worker.spawning import attach, end_worker, is_free, probe, spawn
-from tinykit.worker.transport import LoopbackTransport
 
 
 def kill(pid):
@@ -242,7 +241,7 @@ def test_too_many_requests_are_refused_and_the_others_answered(shared, backend):
     with connection:
         greet(connection, secret)
         save = {"op": "free_slot", "params": {"slot": "a"}}
-        turns = {"turns": [["user", "a"]], "options": remote.options_values(remote_options()), "slot": None}
+        turns = {"turns": [["user", "a"]], "options": wire.options_values(remote_options()), "slot": None}
         connection.sendall(pack({"id": 0, "op": "answer", "params": turns}))
         backend.wait_for("held")
         for number in range(1, 71):
@@ -401,22 +400,6 @@ def test_folder_of_somebody_else_is_not_used(monkeypatch, tmp_path):
     monkeypatch.setenv("TINYKIT_WORKER_DIR", str(tmp_path / "link"))
     with pytest.raises(WorkerError, match="not a folder of this user"):
         places.runtime_dir()
-
-
-def test_loopback_port_with_a_secret_serves_as_a_socket_does(shared, monkeypatch):
-    monkeypatch.setattr(remote, "has_unix_sockets", lambda: False)
-    assert shared.complete("a", max_tokens=3).finish_reason == "length"
-    launch = shared._remote(shared.spec).launch
-    assert isinstance(launch.transport, LoopbackTransport)
-    assert launch.transport.path.stat().st_mode & 0o777 == 0o600
-    connection, secret = launch.transport.connect()
-    with connection, pytest.raises(ValueError, match="another user"):
-        greet(connection, "0" * len(secret))
-    connection, secret = launch.transport.connect()
-    greeting, frames = greet(connection, secret)
-    assert ask(connection, frames, "ping") == {"pid": greeting["pid"]}
-    end_worker(launch)
-    assert shared.complete("a", max_tokens=3).text  # another port
 
 
 def test_worker_holds_nothing_of_the_program_that_started_it(shared, tmp_path):

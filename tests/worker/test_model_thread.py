@@ -9,7 +9,7 @@ from tests import tiny_judge
 from tests.worker.conftest import PATIENCE_S, wait_until
 from tinykit import RECIPES, ChoiceQuestion, TinySession
 from tinykit.generation.request import GenerationOptions
-from tinykit.worker import wire
+from tinykit.worker import model_thread, wire
 from tinykit.worker.fair_queue import FairQueue
 from tinykit.worker.jobs import Job
 from tinykit.worker.model_thread import ModelThread
@@ -251,3 +251,20 @@ def test_cancelled_judgment_is_stopped_within_the_model(tmp_path, monkeypatch):
         fine = bench.ask(3, "judge", **values)
     assert bench.result(job)["type"] == "ForwardInterrupted"
     assert bench.result(fine) == bench.result(first)
+
+
+def test_memory_is_given_back_once_nobody_has_asked_for_a_while(bench, monkeypatch):
+    waited, given = [], []
+    wait = bench.queue.wait
+    monkeypatch.setattr(bench.queue, "wait", lambda timeout_s: waited.append(1) or wait(0.01))
+    monkeypatch.setattr(model_thread, "give_back", lambda: given.append(1))
+    with bench.running():
+        wait_until(lambda: len(waited) > 3)
+        assert not given  # nothing was done
+        for number in (1, 2):
+            job = bench.answer(1, TEXTS[number])
+            wait_until(lambda job=job: job.is_settled)
+            wait_until(lambda number=number: len(given) >= number)
+            idle = len(waited)
+            wait_until(lambda idle=idle: len(waited) > idle + 3)
+        assert len(given) == 2

@@ -95,12 +95,14 @@ class FairQueue(Generic[T]):
         longest = max(map(len, rounds), default=0)
         return [own[at] for at in range(longest) for own in rounds if at < len(own)]
 
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Until something was put in or `wake` was called."""
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until something was put in or `wake` was called; whether that came in time."""
         with self._changed:
             if not self._waiting and not self._is_woken:
                 self._changed.wait(timeout_s)
+            is_news = bool(self._waiting) or self._is_woken
             self._is_woken = False
+            return is_news
 
     def wake(self) -> None:
         """End the present or the next `wait`."""

@@ -28,6 +28,7 @@ from tinykit.loading import load
 from tinykit.model_spec import ModelSpec
 from tinykit.progress import Progress
 from tinykit.recipes import Recipe
+from tinykit.residents import give_back
 from tinykit.titling import Title, fixed_prefix, title_task
 from tinykit.tokenizer import as_messages
 from tinykit.worker.fair_queue import FairQueue
@@ -95,9 +96,14 @@ class ModelThread:
 
     def run(self) -> None:
         """Serve until `stop`."""
+        is_tidy = True
         while not self._is_stopped:
-            if not self._parts and not self._open:
-                self._queue.wait(_WAIT_S)
+            if not self._parts and not self._open and not self._queue.wait(_WAIT_S):
+                if not is_tidy:
+                    give_back()  # what many answers at once have taken
+                is_tidy = True
+                continue
+            is_tidy = False
             self._fill()
             self._step()
         if self.loaded is not None:

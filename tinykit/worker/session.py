@@ -38,7 +38,8 @@ from tinykit.titling import Title
 from tinykit.tokenizer import Message as TurnMessage
 from tinykit.worker.crashes import CRASHES
 from tinykit.worker.protocol import Message
-from tinykit.worker.remote import RemoteModel, RemoteRun, WorkerStatus, answer_params, as_path
+from tinykit.worker.remote import RemoteModel, WorkerStatus, as_path
+from tinykit.worker.remote_run import RemoteRun, answer_params
 from tinykit.worker.wire import completion_of, error_of, options_values, question_values, title_of
 
 T = TypeVar("T")

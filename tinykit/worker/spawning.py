@@ -63,6 +63,8 @@ def probe(launch: Launch, *, is_for_work: bool = False) -> Found | None:
         return None
     except (OSError, ValueError) as error:
         connection.close()
+        if is_free(launch):  # another program has the port of a worker that died
+            return None
         raise WorkerError(
             f"What listens at {launch.transport.path} does not answer as a worker: {error}.",
             hint=f"End it: tinykit worker stop {launch.name}",
@@ -206,6 +208,8 @@ def _environment(launch: Launch) -> dict[str, str]:
         "TINYKIT_CACHE_BYTES": str(launch.cache_bytes),
         "TINYKIT_PROGRESS": "off",
         "TOKENIZERS_PARALLELISM": "false",
+        # glibc would soon keep what is freed of prompts' states in its heaps, some 200 MB after eight clients
+        "MALLOC_MMAP_THRESHOLD_": os.environ.get("MALLOC_MMAP_THRESHOLD_", str(2**20)),
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
     }
 
