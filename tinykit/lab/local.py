@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tinykit.lab.keys import asked_of, call_base, call_key, facts_of, machine
 from tinykit.lab.plan import Cell, Job, Target, Variant
@@ -18,6 +18,7 @@ from tinykit.titling import Title
 Show = bool | Callable[[ProgressEvent], None] | None
 
 
+@runtime_checkable
 class Runner(Protocol):
     """Where titles are made: in this process, or in others. Rows are written by whoever called it."""
 

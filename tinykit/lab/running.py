@@ -33,7 +33,7 @@ def run(
     baseline: bool = True,
     update: bool = False,
     cache: bool | Path = True,
-    runner: Runner | None = None,
+    runner: Runner | str | Any = None,
     progress: Show = None,
 ) -> Run:
     """Titles for all cases by all recipes and models, kept on disk as they are made.
@@ -53,7 +53,8 @@ def run(
         update: Whether a run in `out` that was made with other arguments is changed to these; what is the
             same in both is kept.
         cache: Whether to take titles of earlier runs, or the folder of a cache of one's own.
-        runner: Where titles are made; by default here.
+        runner: Where titles are made; by default here. A `distributed.Client` stands for its cluster, and
+            ``"dask"`` for the one that this program has, or else for processes on this machine.
         progress: As for `TinySession`.
 
     Raises:
@@ -108,14 +109,14 @@ def carry_on(
     run: Run,
     *,
     only: Collection[Cell] | None = None,
-    runner: Runner | None = None,
+    runner: Runner | str | Any = None,
     progress: Show = None,
     cache: bool | Path = True,
 ) -> Run:
     """Make what a run has not; with `only` ask for these cells again instead."""
     with ExitStack() as stack:
-        if runner is None:
-            runner = LocalRunner(progress)
+        if not isinstance(runner, Runner):
+            runner = _new_runner(runner, progress)
             stack.callback(runner.close)
         writer = stack.enter_context(run.writing())
         run.reload()
@@ -128,6 +129,20 @@ def carry_on(
     run.reload()
     run.was_interrupted = was_interrupted
     return run
+
+
+def _new_runner(given: Any, progress: Show) -> Runner:
+    if given is None or given == "local":
+        return LocalRunner(progress)
+    if given != "dask" and not hasattr(given, "scheduler_info"):
+        raise OptionError(
+            f"runner must be 'local', 'dask', a distributed.Client or a Runner, not {given!r:.80}.",
+            name="runner",
+            value=given,
+        )
+    from tinykit.lab.dask_runner import DaskRunner
+
+    return DaskRunner(None if given == "dask" else given)
 
 
 def _cache(given: bool | Path) -> RowCache | None:

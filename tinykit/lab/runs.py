@@ -131,13 +131,13 @@ class Run:
         rows = self.of(variant)
         return {row.case: row.title for row in rows if row.repeat == repeat and row.status != "failed"}
 
-    def resume(self, *, runner: Runner | None = None, progress: Show = None, cache: Any = True) -> Run:
+    def resume(self, *, runner: Runner | str | Any = None, progress: Show = None, cache: Any = True) -> Run:
         """Make the titles that are missing; failed ones stay as they are."""
         from tinykit.lab.running import carry_on
 
         return carry_on(self, runner=runner, progress=progress, cache=cache)
 
-    def retry_failures(self, *, runner: Runner | None = None, progress: Show = None) -> Run:
+    def retry_failures(self, *, runner: Runner | str | Any = None, progress: Show = None) -> Run:
         """Ask again for the titles that failed, and for nothing else."""
         from tinykit.lab.running import carry_on
 
