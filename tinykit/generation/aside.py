@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -27,24 +28,28 @@ class Aside:
 
 
 class Asides:
-    """Those of one model that are under way; any thread may cancel them."""
+    """Those of one model that are under way, one of a thread at most; any thread may cancel them."""
 
     def __init__(self) -> None:
-        self._open: set[Aside] = set()
+        self._open: dict[int, Aside] = {}
 
     @contextmanager
     def begin(self, watcher: Watcher | None = None) -> Iterator[Aside]:
         """Another one, while the block lasts."""
         aside = Aside(watcher)
         try:
-            self._open.add(aside)
+            self._open[threading.get_ident()] = aside
             yield aside
         finally:
-            self._open.discard(aside)
+            self.forget_left()
+
+    def forget_left(self) -> None:
+        """Let go of this thread's, which may stand here still: a Ctrl-C can come before its block's end."""
+        self._open.pop(threading.get_ident(), None)
 
     def cancel(self, stop: Callable[[Aside], object]) -> int:
         """Cancel all, and call `stop` for each, to end the forward that it may be in; returns how many."""
-        asides = list(self._open)
+        asides = list(self._open.values())
         for aside in asides:
             aside.is_cancelled = True
             stop(aside)

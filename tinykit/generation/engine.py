@@ -171,6 +171,7 @@ class Engine:
         """
         try:
             self._active.difference_update([run for run in list(self._active) if run.is_left])
+            self.asides.forget_left()
             self._active.update(runs)
             for run in runs:
                 if run.cancels_before != self.cancel_count:
