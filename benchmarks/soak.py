@@ -30,6 +30,7 @@ SCHEMA = {
     "required": ["ok"],
     "additionalProperties": False,
 }
+LONG = 6_000  # characters, which fit the model's context in any script
 CONTROL = "Name the capital of France."
 
 
@@ -69,7 +70,7 @@ class Soak:
             self.session.free_slot(slot)
 
     def long_prompt(self) -> None:
-        self.session.complete(self.random.choice(WORDS) * 8, max_tokens=2)
+        self.session.complete((self.random.choice(WORDS) * 8)[:LONG], max_tokens=2)
 
     def samples(self) -> None:
         self.session.complete("A name for a cat?", n=3, temperature=1.0, max_tokens=6)
@@ -134,13 +135,17 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    started, counts, marks = time.perf_counter(), Counter(), []
+    started, counts, marks, failures = time.perf_counter(), Counter(), [], []
     with tempfile.TemporaryDirectory() as folder, TinySession(arguments.model, progress=False) as session:
         soak = Soak(session, random.Random(arguments.seed), Path(folder))
         expected = session.complete(CONTROL, max_tokens=8)
         for number in range(arguments.requests):
             kind = soak.random.choice(Soak.KINDS)
-            kind(soak)
+            try:
+                kind(soak)
+            except TinykitError as error:
+                failures.append(f"{kind.__name__}, request {number + 1}: {error}")
+                print(failures[-1], flush=True)
             counts[kind.__name__] += 1
             if number % 100 == 99:
                 assert session.complete(CONTROL, max_tokens=8) == expected, (
@@ -154,6 +159,7 @@ def main() -> None:
     figures = {
         "requests": sum(counts.values()),
         "kinds": dict(counts),
+        "failures": failures,
         "seconds": round(time.perf_counter() - started, 1),
         "resident_mb": [round(mark / 1e6) for mark in marks],
         "growth_of_second_half_mb": round((half[-1] - half[0]) / 1e6, 1) if half else None,
