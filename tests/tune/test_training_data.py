@@ -10,7 +10,7 @@ from tinykit.titles import has_task
 from tinykit.tune.pairs import checked_pairs, read_pairs
 
 TRAINING = Path(__file__).parents[2] / "training"
-FILES = ("en", "other", "short", "more")
+FILES = ("en", "other", "short", "more", "long")
 
 pytestmark = pytest.mark.skipif(not TRAINING.is_dir(), reason="the folder training is not here")
 
