@@ -70,7 +70,8 @@ def _rows_of_file(path: Path) -> Iterable[Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"{path} cannot be read: {error}", name="cases", value=str(path)) from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OptionError(f"{path} cannot be read: {reason}.", name="cases", value=str(path)) from error
     if ending == ".csv":
         return _rows_of_csv(text)
     return _rows_of_json(text, path) if ending == ".json" else list(_rows_of_lines(text, path))

@@ -43,11 +43,12 @@ def test_quality_stands_against_the_wait(stored):
 def test_without_times_of_their_own_there_is_no_wait_but_tokens(stored):
     run = stored({"first-words": BASE, "mine": BASE}, **TIMED, contended=True, completion_tokens=9)
     with pytest.raises(OptionError, match="batch_size=1") as caught:
-        run.plot()
+        run.plot(against="latency_s")
     assert "completion_tokens" in caught.value.hint
     with pytest.raises(OptionError, match="batch_size=1"):
         run.plot("latency")
     assert "completion_tokens 9.0 (9.0 to 9.0)" in same_numbers(run.plot(against="completion_tokens"))
+    assert run.plot().text() == run.plot(against="completion_tokens").text()
 
 
 def test_a_variant_without_times_is_left_out_and_named(stored):

@@ -173,4 +173,9 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, npt.NDArray[Any]]]:
                 )
             return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise ModelFileError(f"{path} cannot be read as a saved state: {error}.", path=path) from error
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else str(error)
+        raise ModelFileError(
+            f"{path} cannot be read as a saved state: {reason}.",
+            hint="Give a file that save_state has written.",
+            path=path,
+        ) from error

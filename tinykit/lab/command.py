@@ -183,9 +183,9 @@ def _side(text: str) -> Side:
 @click.argument("path", metavar="RUN")
 @click.argument("kind", default="quality", type=click.Choice(["quality", "scores", "latency"]))
 @click.option("--metric", help="What is shown; by default keywords, chrf or words_3_7.")
-@click.option("--against", default="latency_s", show_default=True, help="For 'quality': what goes across.")
+@click.option("--against", help="For 'quality': what goes across; by default the wait, or tokens.")
 @click.option("-o", "--out", type=click.Path(dir_okay=False), help="A page to write, .html.")
-def plot(path: str, kind: Kind, metric: str | None, against: str, out: str | None) -> None:
+def plot(path: str, kind: Kind, metric: str | None, against: str | None, out: str | None) -> None:
     """Draw RUN as text or as a page: quality against the wait, how scores spread, how long titles take."""
     from tinykit.lab.reports import write_page
     from tinykit.lab.runs import load

@@ -29,7 +29,7 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _ALONE = "Only times that are a title's own can be shown: run with batch_size=1."
 
 
-def plot(run: Run, kind: Kind = "quality", metric: Any = None, *, against: Any = "latency_s") -> Chart:
+def plot(run: Run, kind: Kind = "quality", metric: Any = None, *, against: Any = None) -> Chart:
     """A picture of a run.
 
     Args:
@@ -37,7 +37,8 @@ def plot(run: Run, kind: Kind = "quality", metric: Any = None, *, against: Any =
         kind: ``quality``: the mean of a metric against the wait or another metric, one point for each
             variant; ``scores``: how the values of a metric spread; ``latency``: percentiles of the wait.
         metric: By default the first of keywords, chrf and words_3_7 that applies to the cases.
-        against: For ``quality``, the metric that goes across.
+        against: For ``quality``, the metric that goes across; by default the wait, or the tokens of the
+            answer where titles were made in batches and have no times of their own.
 
     Raises:
         OptionError: there is no such plot, or nothing to show in it.
@@ -50,6 +51,8 @@ def plot(run: Run, kind: Kind = "quality", metric: Any = None, *, against: Any =
     chosen = get_metric(metric) if metric is not None else quality_metric(run)
     if kind == "scores":
         return scores_plot(run, chosen)
+    if against is None:
+        against = "latency_s" if _times_of_models(run) else "completion_tokens"
     return quality_plot(run, chosen, get_metric(against))
 
 
@@ -74,7 +77,7 @@ def quality_plot(run: Run, metric: Metric, against: Metric) -> Scatter:
         told = f"{metric.name} {value.middle:.1f} ({value.low:.1f} to {value.high:.1f})"
         points.append(Point(variant, across, value, f"{told}, {_told_across(against, across)}"))
     if not points or (against.name == "latency_s" and not _times_of_models(run)):
-        hint = "Or plot against tokens: against='completion_tokens'." if against.unit == "s" else None
+        hint = "Or plot against completion_tokens, which needs no times." if against.unit == "s" else None
         raise OptionError(
             _ALONE if against.unit == "s" else f"{metric.name} or {against.name} has no value in this run.",
             hint=hint, name="against", value=against.name,

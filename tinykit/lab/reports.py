@@ -135,7 +135,7 @@ def _pictures(run: Run) -> list[tuple[str, Chart]]:
     found = []
     for kind, name in kinds.items():
         with suppress(OptionError):  # nothing to show
-            found.append((name, run.plot(kind)))
+            found.append((name, run.plot(kind, against="latency_s")))
     return found
 
 

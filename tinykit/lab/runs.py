@@ -180,14 +180,15 @@ class Run:
         """Seconds by variant, where they are a title's own (``batch_size=1``)."""
         return comparing.latency_table(self)
 
-    def plot(self, kind: Kind = "quality", metric: Any = None, *, against: Any = "latency_s") -> Chart:
+    def plot(self, kind: Kind = "quality", metric: Any = None, *, against: Any = None) -> Chart:
         """A picture of the run, and the same numbers as text.
 
         Args:
             kind: ``quality``: a metric against the wait, a point for each variant; ``scores``: how the values
                 of a metric spread; ``latency``: percentiles of the wait.
             metric: By default the first of keywords, chrf and words_3_7 that applies to the cases.
-            against: For ``quality``, another metric than the wait, such as ``completion_tokens``.
+            against: For ``quality``, another metric than the wait, such as ``completion_tokens``, which is
+                the default where titles were made in batches.
 
         Raises:
             OptionError: there is nothing to show, such as times of titles that were made in batches.
