@@ -124,7 +124,16 @@ def test_get_recipe_names_the_nearest(tmp_path):
     assert caught.value.nearest == ["plain"]
     assert caught.value.__notes__ == ["Did you mean 'plain'?"]
     with pytest.raises(UnknownRecipeError, match="first-words, plain"):
+        get_recipe(str(tmp_path / "missing"))
+
+
+def test_a_recipe_file_that_is_not_there_is_told_as_such(tmp_path, monkeypatch):
+    with pytest.raises(UnknownRecipeError, match=r"no recipe file .*missing\.json"):
         get_recipe(str(tmp_path / "missing.json"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownRecipeError) as caught:
+        get_recipe("missing.toml")
+    assert caught.value.__notes__ == [f"A relative path starts from {tmp_path}."]
 
 
 @pytest.mark.parametrize(

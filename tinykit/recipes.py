@@ -270,6 +270,12 @@ def get_recipe(recipe: str | Path | Recipe) -> Recipe:
     with suppress(OSError):  # such as a name of 5,000 characters
         if path.suffix.lower() in _ENDINGS and path.is_file():
             return Recipe.load(path)
+    if path.suffix.lower() in _ENDINGS:
+        raise UnknownRecipeError(
+            f"There is no recipe file {path!s:.300}.",
+            hint=f"A relative path starts from {Path.cwd()}." if not path.is_absolute() else None,
+            recipe=str(recipe),
+        )
     nearest = _nearest(str(recipe), list(RECIPES))
     raise UnknownRecipeError(
         f"No recipe {str(recipe)!r:.300}; the recipes are {', '.join(sorted(RECIPES))}.",
