@@ -128,7 +128,7 @@ def test_get_recipe_names_the_nearest(tmp_path):
 
 
 def test_a_recipe_file_that_is_not_there_is_told_as_such(tmp_path, monkeypatch):
-    with pytest.raises(UnknownRecipeError, match=r"no recipe file .*missing\.json"):
+    with pytest.raises(UnknownRecipeError, match=r"No recipe file is at .*missing\.json"):
         get_recipe(str(tmp_path / "missing.json"))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownRecipeError) as caught:

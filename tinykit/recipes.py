@@ -272,7 +272,7 @@ def get_recipe(recipe: str | Path | Recipe) -> Recipe:
             return Recipe.load(path)
     if path.suffix.lower() in _ENDINGS:
         raise UnknownRecipeError(
-            f"There is no recipe file {path!s:.300}.",
+            f"No recipe file is at {path!s:.300}.",
             hint=f"A relative path starts from {Path.cwd()}." if not path.is_absolute() else None,
             recipe=str(recipe),
         )
