@@ -14,7 +14,7 @@ from tinykit.lab.plan import Target
 from tinykit.lab.running import run as make_run
 from tinykit.lab.runs import Run
 from tinykit.lab.scoring import Named
-from tinykit.lab.tables import Table
+from tinykit.lab.tables import Table, Tabular
 from tinykit.recipes import Recipe, get_recipe
 
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+")
@@ -31,7 +31,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Ablation:
+class Ablation(Tabular):
     """The whole recipe against itself without each of its pieces."""
 
     run: Run
@@ -52,15 +52,6 @@ class Ablation:
         columns = ["left out", "tokens saved", *metrics, "verdict"]
         notes = ["Changes are in points, without the piece minus with it; verdicts as in lab.diff."]
         return Table(f"{self.base} without one piece at a time", columns, rows, notes)
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
 
     def _prompt_tokens(self, variant: str) -> float:
         counts = [row.prompt_tokens for row in self.run.of(variant) if row.asked_model]

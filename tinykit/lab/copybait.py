@@ -18,7 +18,7 @@ from tinykit.lab.plan import Target
 from tinykit.lab.rows import Row
 from tinykit.lab.running import run as make_run
 from tinykit.lab.runs import Run
-from tinykit.lab.tables import Table
+from tinykit.lab.tables import Table, Tabular
 from tinykit.recipes import Recipe, get_recipe
 from tinykit.wordlists import SMALL_WORDS
 
@@ -40,7 +40,7 @@ _MIN_WORDS = 2
 
 
 @dataclass(frozen=True)
-class CopyBait:
+class CopyBait(Tabular):
     """What of a prompt came back.
 
     Attributes:
@@ -68,15 +68,6 @@ class CopyBait:
         )
         notes = [] if rows else ["No phrase of the prompt came back."]
         return Table(caption, ["phrase of the prompt", "replies"], rows, notes, is_text=True)
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
 
 
 def copy_bait(

@@ -14,7 +14,7 @@ from tinykit.lab.metric import Metric
 from tinykit.lab.metrics import STANDARD
 from tinykit.lab.plots import differences_plot
 from tinykit.lab.scoring import Named, chosen_metrics, score_variant
-from tinykit.lab.tables import Table, changes_table
+from tinykit.lab.tables import Table, Tabular, changes_table
 
 if TYPE_CHECKING:
     from tinykit.lab.runs import Run
@@ -142,7 +142,7 @@ _COLUMNS = ("cases", "a", "b", "b - a", "95 % interval", "better / same / worse"
 
 
 @dataclass(frozen=True)
-class Diff:
+class Diff(Tabular):
     """What `lab.diff` returns: the differences by metric, and the cases whose titles changed."""
 
     a: str
@@ -179,18 +179,9 @@ class Diff:
             "metrics": {one.metric.name: difference_fields(one) for one in self.differences},
         }
 
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
-
 
 @dataclass(frozen=True)
-class Ranking:
+class Ranking(Tabular):
     """Every variant of a run against one of them, corrected for their number."""
 
     base: str
@@ -206,15 +197,6 @@ class Ranking:
         """The differences with their intervals."""
         every = [one for ones in self.differences.values() for one in ones]
         return differences_plot(f"Each minus {self.base}", every, is_ranking=True)
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
 
 
 def difference_fields(one: Difference) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 from tinykit.charts import Interval, Intervals
 from tinykit.lab.bradley_terry import half_wins, intervals, is_settled, p_of, strengths, votes_needed
 from tinykit.lab.statistics import sign_test
-from tinykit.lab.tables import Table
+from tinykit.lab.tables import Table, Tabular
 from tinykit.lab.votes import Vote
 
 
@@ -85,7 +85,7 @@ class Strength:
 
 
 @dataclass(frozen=True)
-class Preferences:
+class Preferences(Tabular):
     """What `Rating.results` returns.
 
     Attributes:
@@ -185,15 +185,6 @@ class Preferences:
             "skipped": self.skipped,
             "raters": dict(self.raters),
         }
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
 
 
 _FAR = 20.0  # where a plot ends for those whose interval does not

@@ -13,7 +13,7 @@ from tinykit.lab.datasets import Case
 from tinykit.lab.metric import Metric
 from tinykit.lab.metrics import STANDARD, get_metric, is_own
 from tinykit.lab.rows import Row
-from tinykit.lab.tables import Table
+from tinykit.lab.tables import Table, Tabular
 
 if TYPE_CHECKING:
     from tinykit.lab.runs import Run
@@ -47,7 +47,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class RunScores:
+class RunScores(Tabular):
     """Every metric for every variant of a run."""
 
     caption: str
@@ -85,15 +85,6 @@ class RunScores:
             }
             for variant in self.variants
         }
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(str(self))
 
     def _values(self, metric: Metric) -> list[Mapping[str, float]]:
         return [self.columns[variant, metric.name].values for variant in self.variants]

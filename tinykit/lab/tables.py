@@ -86,6 +86,23 @@ class Table:
         printer.text(str(self))
 
 
+class Tabular:
+    """What is shown as its table: results that have a `table()`."""
+
+    def table(self) -> Table:
+        """All of it, for people."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+
 def changes_table(
     caption: str,
     columns: Sequence[str],
