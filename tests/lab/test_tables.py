@@ -3,8 +3,14 @@
 import re
 
 import pytest
+from IPython.lib.pretty import pretty
 
-from tinykit.lab.tables import Table
+from tinykit.lab.ablation import Ablation
+from tinykit.lab.copybait import CopyBait
+from tinykit.lab.differences import Diff, Ranking
+from tinykit.lab.preferences import Preferences
+from tinykit.lab.scoring import RunScores
+from tinykit.lab.tables import Table, Tabular
 
 NUMBERS = Table("Scores", ["", "chrf", "n"], [["plain", "12.3", "160"], ["titles", "44.0", "7"]], ["A note."])
 EVIL = "<script>alert(1)</script> | a_b* [x](y)"
@@ -53,3 +59,17 @@ def test_long_and_wide_cells_wrap_and_control_characters_go():
 
 def test_a_lone_surrogate_does_no_harm():
     assert "\\ud800" in Table("T", ["a"], [["\ud800"]]).to_html()
+
+
+RESULTS = [Ablation, CopyBait, Diff, Preferences, Ranking, RunScores]
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_a_result_without_html_is_shown_as_the_text_of_its_table(kind, monkeypatch):
+    monkeypatch.setattr(kind, "table", lambda self: Table("of it", ["name", "n"], [["a", "1"]]))
+    result = object.__new__(kind)
+    assert pretty(result) == repr(result) == str(result) == "of it\n\nname  n\na     1"
+
+
+def test_all_results_with_a_table_are_tried():
+    assert set(Tabular.__subclasses__()) == set(RESULTS)

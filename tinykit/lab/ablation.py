@@ -30,7 +30,7 @@ class Piece:
     without: Recipe
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ablation(Tabular):
     """The whole recipe against itself without each of its pieces."""
 

@@ -39,7 +39,7 @@ PROBES = (
 _MIN_WORDS = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CopyBait(Tabular):
     """What of a prompt came back.
 

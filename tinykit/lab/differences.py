@@ -141,7 +141,7 @@ class Difference:
 _COLUMNS = ("cases", "a", "b", "b - a", "95 % interval", "better / same / worse", "p (Holm)", "verdict")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diff(Tabular):
     """What `lab.diff` returns: the differences by metric, and the cases whose titles changed."""
 
@@ -180,7 +180,7 @@ class Diff(Tabular):
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ranking(Tabular):
     """Every variant of a run against one of them, corrected for their number."""
 

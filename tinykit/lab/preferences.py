@@ -84,7 +84,7 @@ class Strength:
     high: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Preferences(Tabular):
     """What `Rating.results` returns.
 

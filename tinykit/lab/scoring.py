@@ -46,7 +46,7 @@ class Column:
         return self.metric.scale * fmean(self.values.values()) if self.values else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunScores(Tabular):
     """Every metric for every variant of a run."""
 

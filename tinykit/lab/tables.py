@@ -87,7 +87,11 @@ class Table:
 
 
 class Tabular:
-    """What is shown as its table: results that have a `table()`."""
+    """What is shown as its table: results that have a `table()`.
+
+    A dataclass of this kind is made with `repr=False`: IPython prefers a `__repr__` of the class itself to
+    what is inherited.
+    """
 
     def table(self) -> Table:
         """All of it, for people."""
@@ -95,6 +99,9 @@ class Tabular:
 
     def __str__(self) -> str:
         return str(self.table())
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
