@@ -69,7 +69,8 @@ class Kernel:
 
     def run(self, code: str, on_print: Callable[[], object] | None = None) -> Ran:
         """Run a cell to its end; `on_print` is called once, when it prints something."""
-        sent = self.client.execute(code)
+        # a cell that fails would abort the next one if that came soon enough
+        sent = self.client.execute(code, stop_on_error=False)
         ran = Ran()
         while True:
             message = self.client.get_iopub_msg(timeout=WAIT_S)

@@ -54,7 +54,7 @@ def test_another_engine_titles_the_same_prompts(name, use_real_home):
     if missing:
         pytest.skip(f"{', '.join(missing)} is not installed")
     try:
-        files = place(peer.files, sys.executable, sys.executable, Progress(False))
+        files = place(peer, sys.executable, sys.executable, Progress(False))
     except TinykitError as error:
         pytest.skip(f"its weights cannot be made here: {error.message}")
     with EngineProcess(name, peer, Place(files), threads=2, batch=2 if peer.can_batch else 1) as process:

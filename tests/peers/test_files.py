@@ -8,6 +8,7 @@ from gguf.quants import dequantize
 from tests import tiny_models as tiny
 from tinykit.errors import BackendError, ModelFileError
 from tinykit.peers import files
+from tinykit.peers.engines import Peer
 from tinykit.peers.work import MODEL
 from tinykit.progress import Progress
 
@@ -23,8 +24,9 @@ def tensors(path):
     return {t.name: dequantize(t.data, t.tensor_type).reshape(-1) for t in GGUFReader(path).tensors}
 
 
-def place(kind, python=sys.executable):
-    return files.place(kind, python, python, Progress(False))
+def place(kind, python=sys.executable, **options):
+    peer = Peer("scripted", (), kind, "", "", options=options)
+    return files.place(peer, python, python, Progress(False))
 
 
 def test_rewritten_weights_are_the_same_but_for_rounding(source, tmp_path):
@@ -48,7 +50,14 @@ def test_weights_are_written_once(source):
 
 def test_what_needs_no_writing(source):
     assert place("gguf-q4") == str(source)
-    assert (place("model"), place("nothing")) == (MODEL, "")
+    assert place("nothing") == ""
+
+
+def test_a_build_of_ours_is_made_before_it_is_measured(monkeypatch):
+    fetched = []
+    monkeypatch.setattr(files, "fetch_model", lambda spec, dtype, progress: fetched.append((spec.key, dtype)))
+    assert place("model") == place("model", dtype="w8a8") == MODEL
+    assert fetched == [(MODEL, None), (MODEL, "w8a8")]
 
 
 @pytest.mark.parametrize(("kind", "packages"), [("openvino-int8", "nncf"), ("genai-int8", "onnx-ir")])

@@ -112,7 +112,11 @@ def run(options: Options, *, say: Emit = lambda text: None, progress: Progress |
         "threads": threads, "rounds": options.rounds, "machine": platform.machine(),
         "cores": os.cpu_count(), "versions": _versions(ready, places),
     }  # fmt: skip
-    gates = [measure_accuracy(model, messages=options.gate, say=say) for model in MODELS if options.gate]
+    dtypes = dict.fromkeys([None, *(peer.dtype for peer in ready.values())])
+    gates = [
+        measure_accuracy(model, dtype, messages=options.gate, say=say)
+        for dtype in dtypes for model in MODELS if options.gate
+    ]  # fmt: skip
     return Outcome(figures, tuple(gates))
 
 
@@ -188,10 +192,10 @@ def _places(
         python = _of(options.pythons, name, peer) or sys.executable
         try:
             given = _of(options.files, name, peer)
-            files = check_given(given) if given else place(peer.files, python, options.builder, progress)
+            files = check_given(given) if given else place(peer, python, options.builder, progress)
             found[name] = Place(files, python)
         except TinykitError as error:
-            if peer.family == report.OURS:
+            if peer.family in report.OURS:
                 raise
             failed[name] = " ".join(filter(None, [error.message, error.hint]))
     return found, failed

@@ -14,7 +14,8 @@ from typing import Final, Literal
 
 from tinykit import builds, sources, store
 from tinykit.errors import BackendError, ModelFileError
-from tinykit.peers.engines import Files
+from tinykit.fetching import fetch_model
+from tinykit.peers.engines import Files, Peer
 from tinykit.peers.work import MODEL
 from tinykit.progress import Progress
 from tinykit.registry import get_model
@@ -24,11 +25,11 @@ _TIMEOUT_S: Final = 1800
 GgufType = Literal["Q8_0", "F16"]
 
 
-def place(files: Files, python: str, builder: str, progress: Progress) -> str:
-    """Where the weights are in this form; made now if they are not there.
+def place(peer: Peer, python: str, builder: str, progress: Progress) -> str:
+    """Where the weights are in an engine's form; made now if they are not there.
 
     Args:
-        files: Which form.
+        peer: The engine.
         python: The engine's interpreter, whose packages convert for OpenVINO (`nncf` is one of them).
         builder: An interpreter with torch, transformers, onnx_ir and onnxruntime-genai, for its builder.
         progress: Where to show the work.
@@ -37,9 +38,11 @@ def place(files: Files, python: str, builder: str, progress: Progress) -> str:
         BackendError: the engine's tools failed, or are not there.
         SourceError, ModelFileError: the model cannot be fetched or read.
     """
+    files = peer.files
     if files == "nothing":
         return ""
     if files == "model":
+        fetch_model(get_model(MODEL), peer.dtype, progress=progress)
         return MODEL
     source = _source(progress)
     if files == "gguf-q4":

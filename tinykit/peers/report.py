@@ -15,7 +15,7 @@ from tinykit.peers.engines import PEERS, SCRIPTED, Peer
 from tinykit.peers.figures import Figures, Ratio, unpaired_ratio
 from tinykit.peers.work import FIXED_TOKENS, LENGTHS, Length, Mode
 
-OURS = "tinykit"
+OURS = ("tinykit", "tinykit-w8a8")  # families: the default build, and the integer one
 BATCHED = 64  # how many at once stand for throughput
 
 
@@ -124,14 +124,15 @@ def to_json(figures: Figures, gates: Sequence[Accuracy] = ()) -> dict[str, Any]:
 
 def comparisons(figures: Figures) -> list[Comparison]:
     """Ours to each other family, each with its best extras for titles, and without extras else."""
-    found: list[Comparison] = []
     families = dict.fromkeys(_peer(name).family for name in figures.engines())
-    if OURS not in families:
-        return []
-    for family in families:
-        if family != OURS:
-            found += _of_family(figures, family)
-    return [*found, *_fastest_start(figures)]
+    others = [family for family in families if family not in OURS]
+    found: list[Comparison] = []
+    for ours in OURS:
+        if ours in families:
+            for theirs in others:
+                found += _of_families(figures, ours, theirs)
+            found += _fastest_start(figures, ours)
+    return found
 
 
 _MARKS: dict[tuple[str, Length, Mode], float] = {
@@ -142,35 +143,35 @@ _MARKS: dict[tuple[str, Length, Mode], float] = {
 }
 
 
-def _of_family(figures: Figures, family: str) -> Iterable[Comparison]:
+def _of_families(figures: Figures, our_family: str, family: str) -> Iterable[Comparison]:
     for length in LENGTHS:
-        ours = figures.best(_members(figures, OURS), length, "nat")
+        ours = figures.best(_members(figures, our_family), length, "nat")
         theirs = figures.best(_members(figures, family), length, "nat")
         if ours and theirs and (ratio := figures.ratio(ours, theirs, length, "nat")):
             mark = _MARKS.get((family, length, "nat"))
             yield Comparison(f"a title, {length}", ours, theirs, ratio, mark)
-        if ratio := figures.ratio(OURS, family, length, "fix8"):
+        if ratio := figures.ratio(our_family, family, length, "fix8"):
             mark = _MARKS.get((family, length, "fix8"))
-            yield Comparison(f"8 tokens, {length}", OURS, family, ratio, mark)
-    ours_s, theirs_s = figures.throughput(OURS, BATCHED), figures.throughput(family, BATCHED)
+            yield Comparison(f"8 tokens, {length}", our_family, family, ratio, mark)
+    ours_s, theirs_s = figures.throughput(our_family, BATCHED), figures.throughput(family, BATCHED)
     if ours_s and theirs_s:
         value = ours_s / theirs_s
         mark = 1.3 if family == "openvino" else None
         what = f"titles/s, {BATCHED} at once"
-        yield Comparison(what, OURS, family, Ratio(value, value, value), mark, at_least=True)
-    ours_bytes, theirs_bytes = figures.peak_bytes.get(OURS), figures.peak_bytes.get(family)
+        yield Comparison(what, our_family, family, Ratio(value, value, value), mark, at_least=True)
+    ours_bytes, theirs_bytes = figures.peak_bytes.get(our_family), figures.peak_bytes.get(family)
     if ours_bytes and theirs_bytes:
         value = ours_bytes / theirs_bytes
         mark = 0.7 if family == "openvino" else None
-        yield Comparison("peak memory", OURS, family, Ratio(value, value, value), mark)
+        yield Comparison("peak memory", our_family, family, Ratio(value, value, value), mark)
 
 
-def _fastest_start(figures: Figures) -> Iterable[Comparison]:
-    others = {name: values for name, values in figures.cold_s.items() if _peer(name).family != OURS}
-    if OURS in figures.cold_s and others:
+def _fastest_start(figures: Figures, ours: str) -> Iterable[Comparison]:
+    others = {name: values for name, values in figures.cold_s.items() if _peer(name).family not in OURS}
+    if ours in figures.cold_s and others:
         fastest = min(others, key=lambda name: statistics.median(others[name]))
-        ratio = unpaired_ratio(figures.cold_s[OURS], others[fastest])
-        yield Comparison("cold start, fastest peer", OURS, fastest, ratio, 1.0)
+        ratio = unpaired_ratio(figures.cold_s[ours], others[fastest])
+        yield Comparison("cold start, fastest peer", ours, fastest, ratio, 1.0)
 
 
 def _members(figures: Figures, family: str) -> list[str]:

@@ -32,11 +32,24 @@ class Peer:
     can_batch: bool = True
     options: dict[str, object] = field(default_factory=dict)
 
+    @property
+    def dtype(self) -> str | None:
+        """The precision of a build of ours; None is the default one."""
+        dtype = self.options.get("dtype")
+        return None if dtype is None else str(dtype)
+
 
 PEERS: Final[dict[str, Peer]] = {
     "tinykit": Peer("ours", (), "model", "its default build, prefix kept", "tinykit"),
     "tinykit-draft": Peer(
         "ours", (), "model", "the same, with drafts", "tinykit", only_titles=True, options={"draft": True}
+    ),
+    "tinykit-w8a8": Peer(
+        "ours", (), "model", "integers only, prefix kept", "tinykit-w8a8", options={"dtype": "w8a8"}
+    ),
+    "tinykit-w8a8-draft": Peer(
+        "ours", (), "model", "the same, with drafts", "tinykit-w8a8", only_titles=True,
+        options={"dtype": "w8a8", "draft": True},
     ),
     "openvino": Peer(
         "openvino", ("openvino_genai",), "openvino-int8", "int8 by channel, prefix cache", "openvino"
@@ -58,6 +71,8 @@ PEERS: Final[dict[str, Peer]] = {
 DEFAULT: Final = (
     "tinykit",
     "tinykit-draft",
+    "tinykit-w8a8",
+    "tinykit-w8a8-draft",
     "openvino",
     "openvino-lookup",
     "llamacpp",

@@ -19,7 +19,10 @@ class Engine:
     """A session's engine, with or without guesses."""
 
     def __init__(self, setup: Setup) -> None:
-        session = TinySession(setup.files, threads=setup.threads, progress=False)
+        dtype = setup.options.get("dtype")
+        session = TinySession(
+            setup.files, dtype=str(dtype) if dtype else None, threads=setup.threads, progress=False
+        )
         self._engine = session.load().engine
         self._ends = self._engine.eos_ids
         self._batch = setup.batch
