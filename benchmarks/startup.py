@@ -1,10 +1,13 @@
 """A fresh process from its start to a title on the screen, and where the time goes.
 
-    python benchmarks/startup.py [--rounds 7] [--model KEY] [--recipe NAME]
+    python benchmarks/startup.py [--rounds 9] [--model KEY] [--recipe NAME]
 
-Medians over fresh processes, the model imported before; peak memory is the largest resident size. `package_s`
-is `import tinykit` in a bare Python, `extension_s` `%load_ext tinykit` in a bare IPython. The last line is
-JSON.
+Medians over fresh processes, the model imported before; peak memory is the largest resident size. `total_s`
+is that of a process that is asked from Python; in each process it is the sum of `python_s` (start and end of
+the interpreter), `imports_s`, `load_s`, `prefill_s` (all prompts), `decode_s` (all steps of all answers),
+`rest_s` (our own work on the title) and `close_s`. `command_s` is `tinykit title`, `package_s` is `import
+tinykit` in a bare Python, `extension_s` `%load_ext tinykit` in a bare IPython. The children find bytecode, as
+those of an installed package do. The last line is JSON.
 """
 
 import argparse
@@ -13,32 +16,57 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 MESSAGE = "why does my docker container exit with code 137"
 CHILD = """
-import json, resource, sys, time
+import time
 start = time.perf_counter()
+import json, sys
 from tinykit.session import TinySession
 session = TinySession({model!r}, recipe={recipe!r}, lazy=True, progress=False)
 import onnxruntime, tokenizers, jinja2
 imported = time.perf_counter()
 session.load()
 loaded = time.perf_counter()
+spent = {{"prefill_s": 0.0, "decode_s": 0.0}}
+def watched(forward, is_batch=False):
+    def timed(token_ids, *arguments, **options):
+        begun = time.perf_counter()
+        try:
+            return forward(token_ids, *arguments, **options)
+        finally:
+            name = "decode_s" if is_batch or len(token_ids) == 1 else "prefill_s"
+            spent[name] += time.perf_counter() - begun
+    return timed
+def new_batch():
+    batch = make_batch()
+    batch.forward = watched(batch.forward, True)
+    return batch
+backend = session.load().engine.backend
+make_batch = backend.new_batch
+backend.forward, backend.new_batch = watched(backend.forward), new_batch
 result = session.title_result({message!r})
 done = time.perf_counter()
-timings = result.completion.timings if result.completion else None
-scale = 1 if sys.platform == "darwin" else 1024
+session.close()
+closed = time.perf_counter()
+try:
+    import resource
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+except ImportError:  # Windows
+    peak = 0
 print(json.dumps({{
     "imports_s": imported - start,
     "load_s": loaded - imported,
-    "prefill_s": timings.prefill_s if timings else 0.0,
-    "decode_s": timings.decode_s if timings else 0.0,
-    "rest_s": done - loaded - (timings.total_s if timings else 0.0),
-    "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale,
+    **spent,
+    "rest_s": done - loaded - sum(spent.values()),
+    "close_s": closed - done,
+    "peak_bytes": peak,
     "title": result.text,
 }}))
 """
+PARTS = ("imports_s", "load_s", "prefill_s", "decode_s", "rest_s", "close_s")
 
 PACKAGE = """
 import time
@@ -56,32 +84,45 @@ print(time.perf_counter() - start)
 """
 
 
+# where bytecode may not be written beside the sources, an installed package has it all the same
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def timed(command: list[str]) -> tuple[float, str]:
     started = time.perf_counter()
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env=ENVIRONMENT).stdout
     return time.perf_counter() - started, output
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--model")
     parser.add_argument("--recipe")
     arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tinykit-startup-") as bytecode:
+        ENVIRONMENT.setdefault("PYTHONPYCACHEPREFIX", bytecode)
+        measure(arguments)
+
+
+def measure(arguments: argparse.Namespace) -> None:
     code = CHILD.format(model=arguments.model, recipe=arguments.recipe, message=MESSAGE)
     chosen = [f"--{name}={value}" for name in ("model", "recipe") if (value := getattr(arguments, name))]
     command = [sys.executable, "-m", "tinykit", "title", *chosen, MESSAGE]
     timed(command)  # imports the model if that has not been done, and warms the page cache
-    rows, walls, bare = [], [], []
+    for child in (code, EXTENSION):
+        timed([sys.executable, "-c", child])
+    rows, walls = [], []
     starts: dict[str, list[float]] = {"package_s": [], "extension_s": []}
     for _ in range(arguments.rounds):
-        bare.append(timed([sys.executable, "-c", "pass"])[0])
         walls.append(timed(command)[0])
-        rows.append(json.loads(timed([sys.executable, "-c", code])[1]))
+        total_s, output = timed([sys.executable, "-c", code])
+        row = json.loads(output)
+        rows.append({**row, "total_s": total_s, "python_s": total_s - sum(row[name] for name in PARTS)})
         for name, child in (("package_s", PACKAGE), ("extension_s", EXTENSION)):
             starts[name].append(float(timed([sys.executable, "-c", child])[1]))
-    figures = {"python_s": statistics.median(bare), "command_s": statistics.median(walls)}
-    for name in ("imports_s", "load_s", "prefill_s", "decode_s", "rest_s"):
+    figures = {"command_s": statistics.median(walls)}
+    for name in ("total_s", "python_s", *PARTS):
         figures[name] = statistics.median(row[name] for row in rows)
     figures |= {name: statistics.median(seconds) for name, seconds in starts.items()}
     for name, seconds in figures.items():

@@ -76,3 +76,26 @@ def test_model_that_is_no_hubs_loads_without_the_hubs_code(tmp_path):
     assert not {
         name for name in loaded if name.startswith(("tinykit.hub", "huggingface_hub", "urllib.request"))
     }
+
+
+# what it computes with, and what reads tokens, templates, kept states and folders
+FOR_A_TITLE = {"numpy", "onnxruntime", "tokenizers", "jinja2", "markupsafe", "safetensors", "platformdirs"}
+
+
+def test_title_loads_no_other_packages_than_it_needs(tmp_path):
+    path = tiny.write_gguf(tmp_path / "tiny.gguf", "llama", tiny.random_weights("llama"), "Q8_0")
+    code = f"""
+        import sys
+        before = set(sys.modules)  # an environment may import what it likes when Python starts
+        from tinykit import TinySession
+        with TinySession({str(path)!r}, progress=False) as session:
+            session.title("Fix the flaky login test in the CI pipeline", recipe="first-words")
+            session.title("Fix the flaky login test in the CI pipeline", recipe="plain")
+        print(*set(sys.modules) - before)
+    """
+    run(code)  # imports the model, which needs more
+    loaded = set(run(code).split())
+    tops = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
+    assert "onnxruntime" in tops
+    assert {top for top in tops if not top.startswith("_")} - FOR_A_TITLE == {"tinykit"}
+    assert not {"urllib.request", "tinykit.lab", "tinykit.hub"} & loaded

@@ -5,7 +5,7 @@ import pytest
 
 import tinykit
 from tests import tiny_models as tiny
-from tinykit import TinySession
+from tinykit import TinySession, inventory, store
 from tinykit.errors import ClosedError, OptionError, PromptTooLongError, UnknownModelError, UnknownRecipeError
 from tinykit.reasons import Reason
 from tinykit.recipes import Recipe
@@ -309,3 +309,49 @@ def test_load_tells_its_own_callback(tiny_gguf):
         assert events[-1].status == "ready"
         session.load(progress=events.clear)  # it is loaded
         assert events
+
+
+def kept_states():
+    return sorted(store.home().rglob("*.state"))
+
+
+def first_title(path, message=MESSAGE, **options):
+    """As a new process would make it: no other session holds the model."""
+    with TinySession(path, recipe=Recipe("r", stop=("</",)), progress=False, **options) as session:
+        return session.title_result(message)
+
+
+def test_next_session_reads_the_beginning_of_the_prompt_from_disk(tiny_gguf):
+    first = first_title(tiny_gguf)
+    assert len(kept_states()) == 1
+    again = first_title(tiny_gguf)
+    assert (first.completion.usage.kv_reused_tokens, again.completion.usage.kv_reused_tokens > 8) == (0, True)
+    assert (again.text, again.completion.token_ids) == (first.text, first.completion.token_ids)
+
+
+def test_beginning_of_the_prompt_is_not_kept_where_a_setting_says_so(tiny_gguf, monkeypatch):
+    monkeypatch.setenv("TINYKIT_KEEP_PREFIXES", "0")
+    plain = first_title(tiny_gguf)
+    assert kept_states() == []
+    assert first_title(tiny_gguf).completion.usage.kv_reused_tokens == 0
+    monkeypatch.setenv("TINYKIT_KEEP_PREFIXES", "1")
+    first_title(tiny_gguf)
+    monkeypatch.setenv("TINYKIT_KEEP_PREFIXES", "0")
+    assert first_title(tiny_gguf).completion.usage.kv_reused_tokens == 0
+    assert plain.completion == first_title(tiny_gguf).completion
+
+
+def test_kept_beginning_is_counted_and_removed_with_the_model(tiny_gguf):
+    with TinySession(tiny_gguf, progress=False) as session:
+        spec = session.spec
+        before = inventory.model_row(spec)["disk_bytes"]
+        session.title(MESSAGE, recipe=Recipe("r"))
+        with TinySession(tiny_gguf, progress=False) as other:  # the file makes no other model of it
+            assert other.load().engine.backend is session.load().engine.backend
+    size_bytes = sum(path.stat().st_size for path in kept_states())
+    row = inventory.model_row(spec)
+    assert row["here"] == "ready"
+    assert row["disk_bytes"] == before + size_bytes > before
+    assert inventory.verify_model(spec) == 1
+    assert inventory.remove_model(spec).freed_bytes >= before + size_bytes
+    assert kept_states() == []

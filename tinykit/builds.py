@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tinykit.convert.importer import Source as Weights
 
 IMPORT_DTYPES = ("auto", "fp32", "q8", "w8a8", "q4")  # what weights without a graph can be imported to
+PREFIXES = "prefixes"  # the folder in a build that nobody sealed: see tinykit.generation.prefix_files
 AUTO = "auto"  # in the marker of an import: the precision that `auto` means for its weights
 IMPORT_ALIASES = {"int8": "q8"}  # of an import; graphs may come as either
 
@@ -168,6 +169,7 @@ def open_build(folder: Path, *, threads: int | None, device: Device = CPU) -> tu
                 dtype=dtype,
                 context_length=config["max_position_embeddings"],
                 threads=threads,
+                is_final=device == CPU,
                 device=device,
             )
             return backend, config["eos_token_id"]

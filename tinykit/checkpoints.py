@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +25,8 @@ from tinykit.residents import Lease, share
 from tinykit.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from tinykit.backends.base import Backend
 
 ENTRY_POINTS = "tinykit.backends"
@@ -33,7 +34,10 @@ _NO_CONTEXT = 2048  # tokens, for a model whose files do not say how many it can
 
 
 class Opened(NamedTuple):
-    """A backend with what an engine needs besides; `build` tells these weights from others."""
+    """A backend with what an engine needs besides; `build` tells these weights from others.
+
+    `prefixes` is a folder of our own for what is kept of prompts, if there is one.
+    """
 
     backend: Backend
     tokenizer: Tokenizer
@@ -41,6 +45,7 @@ class Opened(NamedTuple):
     folder: Path
     build: Callable[[], str]
     skipped: tuple[Skipped, ...] = ()
+    prefixes: Path | None = None
 
     def close(self) -> None:
         """Release the model."""
@@ -49,6 +54,8 @@ class Opened(NamedTuple):
 
 def other_backends() -> dict[str, EntryPoint]:
     """The backends that installed packages bring, by name; none can take the name of one of ours."""
+    from importlib.metadata import entry_points  # 25 ms that most processes need not spend
+
     return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in BACKENDS}
 
 

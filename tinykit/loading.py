@@ -6,15 +6,18 @@ import difflib
 import logging
 import time
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from tinykit import residents, settings, sources, store
+from tinykit.backends.apart import call_beside
 from tinykit.builds import (
     AUTO,
     IMPORT_ALIASES,
     IMPORT_DTYPES,
+    PREFIXES,
     build_entry,
     check_hash,
     fingerprint_of,
@@ -31,6 +34,7 @@ from tinykit.errors import (
     ModelFileError,
     OptionError,
     SourceError,
+    TinykitError,
 )
 from tinykit.failures import FailureMemory
 from tinykit.folders import (
@@ -42,10 +46,11 @@ from tinykit.folders import (
 )
 from tinykit.generation.engine import Engine
 from tinykit.generation.judging import Judge
+from tinykit.generation.prefix_files import PrefixFiles
 from tinykit.gguf_names import is_number_format, number_format
 from tinykit.judge_folder import is_judge_folder, open_judge
 from tinykit.loaded_model import Loaded
-from tinykit.marks import digest, stat_marks
+from tinykit.marks import digest, processor, stat_marks
 from tinykit.model_spec import DTYPES, WEIGHTS, graphs_only
 from tinykit.placing import place
 from tinykit.progress import Progress
@@ -283,8 +288,22 @@ def _ready(lease: Lease[Opened], spec: ModelSpec) -> _Ready:
         identity=lambda: {"model": spec.key, "build": opened.build()},
         turns=lease.turns,
         release=lease.release,
+        files=_prefix_files(opened),
     )
     return _Ready(engine, opened.folder, opened.skipped)
+
+
+def _prefix_files(opened: Opened) -> PrefixFiles | None:
+    """Where the states of recipes' prefixes are kept for the next process; None where they are not."""
+    if opened.prefixes is None or not settings.get("keep_prefixes"):
+        return None
+
+    def identity() -> dict[str, str]:
+        import onnxruntime
+
+        return {"build": opened.build(), "library": onnxruntime.__version__, "processor": processor()}
+
+    return PrefixFiles(opened.prefixes, opened.backend, identity)
 
 
 def _open_onnx(
@@ -317,18 +336,32 @@ def _open_onnx(
         key: Hashable = (*asked, device.name, graphs, stat_marks(graphs), dtype)
         return _ready(share(key, "onnx", open_graphs, Opened.close), spec)
     folder = prepare(local, dtype, progress=progress, offline=offline)
-    key = (*asked, device.name, folder, stat_marks(folder))
+    key = (*asked, device.name, folder, stat_marks(folder, but=PREFIXES))
     lease = share(key, "onnx", lambda: _open_import(folder, threads, device), Opened.close)
     return _ready(lease, spec)
 
 
 def _open_import(folder: Path, threads: int | None, device: Device) -> Opened:
-    tokenizer = Tokenizer.from_folder(folder)  # before there is something to release if it fails
-    backend, eos_ids = open_build(folder, threads=threads, device=device)
+    from tinykit.backends.onnx_session import import_library
+
+    import_library()
+    (backend, eos_ids), tokenizer = call_beside(
+        lambda: open_build(folder, threads=threads, device=device),
+        lambda: _ready_tokenizer(folder),
+        lambda opened: opened[0].close(),
+    )
     if device != CPU:
         check_on_cpu(backend, lambda: open_build(folder, threads=threads)[0])
     ends = (*eos_ids, *tokenizer.end_ids())
-    return Opened(backend, tokenizer, ends, folder, lambda: folder.name)
+    return Opened(backend, tokenizer, ends, folder, lambda: folder.name, prefixes=folder / PREFIXES)
+
+
+def _ready_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of an import, and its template compiled while there is time."""
+    tokenizer = Tokenizer.from_folder(folder)
+    with suppress(TinykitError):  # without a template texts can still be completed
+        tokenizer.check()
+    return tokenizer
 
 
 def _open_graphs(

@@ -100,6 +100,10 @@ SETTINGS: dict[str, Setting] = {
             minimum=0,
         ),
         Setting(
+            "keep_prefixes", bool, True,
+            "Keep the computed beginning of a recipe's prompts beside the model, for the next process.",
+        ),
+        Setting(
             "tokens_per_step", int, 32, "Most tokens in one piece of a stream; more than 512 count as 512.",
             minimum=1, maximum=lambda: 512, is_lenient=True,
         ),

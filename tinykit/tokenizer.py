@@ -142,9 +142,9 @@ class Tokenizer:
         return cls(raw, config, read_template(folder, config))
 
     def check(self) -> None:
-        """Raise ModelFileError if there is a chat template and it is not valid."""
+        """Compile the chat template if there is one; raise ModelFileError if it is not valid."""
         if self._chat_template is not None:
-            compile_template(self._chat_template)
+            _ = self._template
 
     @property
     def vocab_size(self) -> int:

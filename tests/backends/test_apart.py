@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from tinykit.backends import apart
-from tinykit.backends.apart import call_apart
+from tinykit.backends.apart import call_apart, call_beside
 
 PATIENCE_S = 60
 
@@ -80,3 +80,62 @@ def test_call_that_could_not_begin_never_does(monkeypatch):
         call_apart(lambda: begun.append(1), never)
     waiting[0]()
     assert begun == []
+
+
+def test_both_are_done_at_once_and_give_their_results():
+    begun = threading.Event()
+
+    def act():
+        begun.set()
+        return threading.get_ident()
+
+    def meanwhile():
+        assert begun.wait(PATIENCE_S)  # so the other one runs, and elsewhere
+        return threading.get_ident()
+
+    there, here = call_beside(act, meanwhile, never)
+    assert here == threading.get_ident() != there
+
+
+def test_error_of_the_call_comes_when_both_have_ended():
+    ended = []
+    with pytest.raises(ZeroDivisionError):
+        call_beside(lambda: 1 / 0, lambda: ended.append(True), never)
+    assert ended == [True]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_error_meanwhile_waits_for_the_call_and_undoes_it(error):
+    go, begun, undone = threading.Event(), threading.Event(), []
+
+    def act():
+        begun.set()
+        assert go.wait(PATIENCE_S)
+        return "opened"
+
+    def meanwhile():
+        assert begun.wait(PATIENCE_S)
+        go.set()
+        raise error("here")
+
+    with pytest.raises(error, match="here"):
+        call_beside(act, meanwhile, undone.append)
+    assert undone == ["opened"]
+
+
+def test_interrupt_while_waiting_comes_after_the_end_and_undoes_the_call(monkeypatch):
+    undone, noticed, goes_on = [], threading.Event(), apart._Call.goes_on
+
+    def seen(call):
+        noticed.set()
+        return goes_on(call)
+
+    def act():
+        _thread.interrupt_main()
+        assert noticed.wait(PATIENCE_S)
+        return "opened"
+
+    monkeypatch.setattr(apart._Call, "goes_on", seen)
+    with pytest.raises(KeyboardInterrupt):
+        call_beside(act, lambda: None, undone.append)
+    assert undone == ["opened"]

@@ -122,3 +122,18 @@ def test_interrupt_leaves_partial_text_and_a_usable_session(use_real_home, times
         env={**os.environ, "TINYKIT_HOME": str(use_real_home)},
     )
     assert child.stdout.split() == ["cancelled", "interrupt", "True"]
+
+
+def test_titles_are_the_same_with_and_without_the_beginning_from_disk(use_real_home, monkeypatch):
+    found = {}
+    for setting in ("0", "1", "1"):  # computed, computed and written unless it was there, read
+        monkeypatch.setenv("TINYKIT_KEEP_PREFIXES", setting)
+        for message in MESSAGES:
+            with TinySession(progress=False) as session:
+                result = session.title_result(message)
+            known = found.setdefault(message, result)
+            assert (result.text, result.raw, result.why) == (known.text, known.raw, known.why)
+            if result.completion:
+                assert result.completion.token_ids == known.completion.token_ids
+    assert any(found[message].completion for message in MESSAGES)
+    assert list(use_real_home.glob("models/smollm2-135m-titles/*/prefixes/*.state"))

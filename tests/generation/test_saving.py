@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from tests.generation.test_engine import tiny_engine
 from tests.generation.test_streaming import saying
 from tinykit.errors import BackendError, CacheError, ModelFileError, OptionError
-from tinykit.generation import saving
+from tinykit.generation import state_file
 from tinykit.generation.choice import score_continuations
 from tinykit.generation.request import GenerationOptions, Request
 from tinykit.generation.saving import restore_state, save_state
@@ -233,13 +233,13 @@ def test_damaged_token_ids_are_refused(engine, tmp_path, change):
 def test_generation_during_the_write_does_not_change_what_is_written(engine, tmp_path, monkeypatch):
     engine.generate(Request(FIRST, GenerationOptions(4), slot="chat"))
     kept = {name: array.copy() for name, array in engine.slots["chat"].state.dump().items()}
-    write = saving._write
+    write = state_file._write
 
-    def late(path, tensors, metadata):
+    def late(*arguments):
         engine.generate(Request((*FIRST[:5], *reversed(FIRST)), GenerationOptions(4), slot="chat"))
-        return write(path, tensors, metadata)
+        return write(*arguments)
 
-    monkeypatch.setattr(saving, "_write", late)
+    monkeypatch.setattr(state_file, "_write", late)
     save_state(engine, tmp_path / "chat.state", slot="chat")
     written = load_file(tmp_path / "chat.state")
     for name, array in kept.items():

@@ -1,4 +1,4 @@
-"""Long calls into a library, made in a thread of their own so that Ctrl-C is heard meanwhile.
+"""Long calls into a library, made in a thread of their own so that Ctrl-C is heard or work done meanwhile.
 
 Python hears of a signal in its main thread and between two steps of its own: a call that computes for half a
 second is deaf for as long. A thread that waits for another one is not.
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+U = TypeVar("U")
 _POLL_S = 0.05  # Windows hears of Ctrl-C only between two waits
 
 
@@ -80,3 +81,34 @@ def call_apart(act: Callable[[], T], stop: Callable[[], None]) -> T:
     if call.error is not None:
         raise call.error
     return call.results[0]
+
+
+def call_beside(act: Callable[[], T], meanwhile: Callable[[], U], undo: Callable[[T], object]) -> tuple[T, U]:
+    """What `act` returns, from another thread, and `meanwhile`, from this one at the same time.
+
+    Whatever is raised here, also by a Ctrl-C, comes after the end of `act`, whose result is undone then.
+    """
+    call = _Call(act)
+    found: list[U] = []
+    failure: BaseException | None = None
+    try:
+        _thread.start_new_thread(call.run, ())
+        found.append(meanwhile())
+        while not call.is_over:
+            call.wait()
+    except BaseException as error:
+        failure = error
+    while failure is not None:
+        try:
+            if not call.goes_on():
+                break
+            call.wait()
+        except KeyboardInterrupt as another:
+            failure = another
+    if failure is not None:
+        for result in call.results:
+            undo(result)
+        raise failure
+    if call.error is not None:
+        raise call.error
+    return call.results[0], found[0]

@@ -45,6 +45,8 @@ class OnnxBackend:
         hints: What the model's configuration says about its states.
         data: All files with weights by the names that the graph has for them, if they lie elsewhere than
             beside `path`.
+        is_final: Whether the graph runs as it is, without a search for something to fuse or to fold at each
+            start. That search folds the view of an embedding into a copy of all of it.
         device: Where to run. Off the CPU the states go back and forth with plain feeds.
 
     Raises:
@@ -64,10 +66,11 @@ class OnnxBackend:
         can_batch: bool | None = None,
         hints: StateHints = NO_HINTS,
         data: Mapping[str, Path] | None = None,
+        is_final: bool = False,
         device: Device = CPU,
     ) -> None:
         threads = threads or default_threads()
-        self._graph = graph = Graph(path, threads, data or {}, device)
+        self._graph = graph = Graph(path, threads, data or {}, device, is_final=is_final)
         if device != CPU:  # one buffer as past and present is a matter of addresses in this memory
             shared_kv = False
         self._ports = find_states(graph.inputs, graph.outputs, hints)

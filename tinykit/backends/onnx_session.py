@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 _FAULTY_FUSION = "SimplifiedLayerNormFusion"
 
 
+def import_library() -> None:
+    """Import ONNX Runtime, which a Ctrl-C waits for."""
+    with held_interrupts():
+        import onnxruntime  # noqa: F401
+
+
 def mapped(file: Path) -> mmap.mmap:
     """The file's bytes, read only when they are touched."""
     try:
@@ -47,9 +53,16 @@ def mapped(file: Path) -> mmap.mmap:
 
 
 def open_session(
-    path: Path, threads: int, maps: Mapping[str, mmap.mmap], device: Device = CPU
+    path: Path,
+    threads: int,
+    maps: Mapping[str, mmap.mmap],
+    device: Device = CPU,
+    *,
+    is_final: bool = False,
 ) -> onnxruntime.InferenceSession:
     """A session on a device; `maps` holds files with weights by the names that the graph has for them.
+
+    The search for something to fuse or to fold is left out where the graph `is_final`.
 
     Raises:
         DeviceError: the device is not there or cannot load the file.
@@ -61,6 +74,8 @@ def open_session(
     options.log_severity_level = 4  # errors reach the caller as exceptions; the log would only repeat them
     options.inter_op_num_threads = 1
     options.intra_op_num_threads = threads
+    if is_final:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if maps:
         sizes = [len(view) for view in maps.values()]
         options.add_external_initializers_from_files_in_memory(list(maps), list(maps.values()), sizes)
@@ -118,13 +133,21 @@ class Graph:
 
     long_tokens: float = math.inf
 
-    def __init__(self, path: Path, threads: int, data: Mapping[str, Path], device: Device = CPU) -> None:
-        with held_interrupts():
-            import onnxruntime
+    def __init__(
+        self,
+        path: Path,
+        threads: int,
+        data: Mapping[str, Path],
+        device: Device = CPU,
+        *,
+        is_final: bool = False,
+    ) -> None:
+        import_library()
+        import onnxruntime
 
         # the session reads these for as long as it lives
         self._maps = {name: mapped(file) for name, file in data.items()}
-        session = open_session(path, threads, self._maps, device)
+        session = open_session(path, threads, self._maps, device, is_final=is_final)
         self.inputs = _copied(session.get_inputs())
         self.outputs = _copied(session.get_outputs())
         self.providers = tuple(session.get_providers())

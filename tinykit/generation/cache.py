@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tinykit.backends.base import Backend, State
+from tinykit.generation.prefix_files import PrefixFiles
 
 _WORTH_COPYING = 8  # tokens; computing fewer again costs less than copying their state
 
@@ -20,13 +21,20 @@ class _Kept:
 class PrefixCache:
     """States of earlier token sequences, bounded by bytes, the least recently used dropped first.
 
-    `held_bytes` tells how much of the budget others have taken.
+    `held_bytes` tells how much of the budget others have taken, `files` has states of earlier processes.
     """
 
-    def __init__(self, backend: Backend, budget_bytes: int, held_bytes: Callable[[], int] = int) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        budget_bytes: int,
+        held_bytes: Callable[[], int] = int,
+        files: PrefixFiles | None = None,
+    ) -> None:
         self._backend = backend
         self.budget_bytes = budget_bytes
         self._held_bytes = held_bytes
+        self._files = files
         self._kept: list[_Kept] = []  # least recently used first
 
     @property
@@ -50,6 +58,12 @@ class PrefixCache:
         `prefix_tokens`, if it cannot be rolled back to them afterwards, and any with `is_copy`.
         """
         best, shared = self._longest(prompt_ids)
+        if (
+            prefix_tokens is not None
+            and shared < prefix_tokens
+            and self._has_read(prompt_ids[:prefix_tokens])
+        ):
+            best, shared = self._longest(prompt_ids)
         if best is not None and shared == len(best.token_ids):
             # a new list: a stream that the garbage collector closes right now may put its state here, too
             self._kept = [kept for kept in self._kept if kept is not best]
@@ -82,6 +96,26 @@ class PrefixCache:
         ids = tuple(token_ids)
         if not any(kept.token_ids == ids for kept in self._kept):
             self.keep(ids, state.copy(len(ids)))
+
+    def is_apart(self, token_ids: Sequence[int], state: State, *, is_new: bool) -> bool:
+        """Whether a recipe's prefix should be computed by itself: it is to be kept on disk, or copied.
+
+        Those that cannot be rolled back to are copied. `is_new` says that nothing was computed yet.
+        """
+        return not state.can_truncate or (is_new and self._files is not None and self._files.lacks(token_ids))
+
+    def passed(self, token_ids: Sequence[int], state: State, *, is_new: bool) -> None:
+        """The state of such a prefix, computed by itself; `is_new` as before."""
+        if not state.can_truncate:
+            self.keep(token_ids, state.copy())
+        if is_new and self._files is not None and self._files.lacks(token_ids):
+            self._files.write(token_ids, state)
+
+    def _has_read(self, token_ids: Sequence[int]) -> bool:
+        state = self._files.read(token_ids) if self._files is not None else None
+        if state is not None:
+            self.keep(token_ids, state)
+        return state is not None
 
     def clear(self) -> None:
         """Drop all states."""

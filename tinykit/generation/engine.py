@@ -14,6 +14,7 @@ from tinykit.generation.cache import PrefixCache, reusable, shared_prefix
 from tinykit.generation.deadlines import Deadlines
 from tinykit.generation.grammar import Grammars, Matcher
 from tinykit.generation.lookup import VerifyEvent
+from tinykit.generation.prefix_files import PrefixFiles
 from tinykit.generation.request import Request, Watcher, check_prompt
 from tinykit.generation.result import CancelledBy, Chunk, Completion
 from tinykit.generation.run import Cancelled, Run, check_cancelled, is_cancelled
@@ -39,6 +40,7 @@ class Engine:
         identity: Gives what tells these weights from others, for saved states.
         turns: Who steps next; one for all engines of a model that is shared.
         release: Lets go of the model; it is closed if nothing is given.
+        files: States of recipes' prefixes that earlier processes have left.
     """
 
     def __init__(
@@ -51,12 +53,13 @@ class Engine:
         identity: Callable[[], Mapping[str, str]] = dict,
         turns: Turns | None = None,
         release: Callable[[], object] | None = None,
+        files: PrefixFiles | None = None,
     ) -> None:
         self.backend = backend
         self.tokenizer = tokenizer
         self.eos_ids = frozenset(eos_ids)
         self.slots = Slots()
-        self.cache = PrefixCache(backend, cache_bytes, lambda: self.slots.size_bytes)
+        self.cache = PrefixCache(backend, cache_bytes, lambda: self.slots.size_bytes, files)
         self._identity = identity
         self.cancel_count = 0  # so that whoever runs many generations notices one between two of them
         self._grammars = Grammars(tokenizer, sorted(self.eos_ids), backend.info.vocab_size)
@@ -212,14 +215,18 @@ class Engine:
     def prefill(self, run: Run, state: State, seen: list[int]) -> Logits:
         """Feed what `state` has not seen of the prompt; logits after its last token, shape (1, vocab_size).
 
-        A recipe's prefix that cannot be rolled back to is kept on the way. `seen` grows with the state.
+        A recipe's prefix is kept on the way where that has to be done. `seen` grows with the state.
 
         Raises:
             Cancelled: the run was cancelled meanwhile.
         """
         prompt, prefix = run.request.prompt_ids, run.request.prefix_tokens
         halts = [len(prompt)]
-        if prefix is not None and state.length < prefix < len(prompt) and not state.can_truncate:
+        if (
+            prefix is not None
+            and state.length < prefix <= len(prompt) - 2
+            and self.cache.is_apart(prompt[:prefix], state, is_new=_is_new(run))
+        ):
             halts.insert(0, prefix)
         for halt in halts:
             for piece in _pieces(prompt[state.length : halt], self.backend.info.chunk_tokens):
@@ -230,8 +237,8 @@ class Engine:
     def _prefilled(self, run: Run, state: State, seen: list[int], piece: Sequence[int]) -> Logits:
         prompt, prefix = run.request.prompt_ids, run.request.prefix_tokens
         logits = self.forward(run, state, seen, piece)
-        if state.length == prefix and state.length < len(prompt) and not state.can_truncate:
-            self.cache.keep(prompt[:prefix], state.copy())
+        if state.length == prefix and state.length < len(prompt):
+            self.cache.passed(prompt[:prefix], state, is_new=_is_new(run))
         return logits.copy()  # the next step of another run may overwrite it
 
     def decode(self, run: Run, state: State, seen: list[int]) -> list[Chunk]:
@@ -387,6 +394,10 @@ class Engine:
         if request.options.exact and not self.backend.info.is_shape_invariant:
             return "exact was asked for, and this model's logits depend on how many tokens go in at once"
         return None
+
+
+def _is_new(run: Run) -> bool:
+    return run.request.reuse and not run.reused_tokens
 
 
 def _pieces(token_ids: Sequence[int], chunk_tokens: int) -> list[Sequence[int]]:
