@@ -11,6 +11,7 @@ from tests import tiny_models as tiny
 from tests.convert.test_adapter import random_pairs, write_adapter
 from tinykit import TinySession, cli, recipes, store
 from tinykit.cli import commands
+from tinykit.titling import first_words_title
 
 MESSAGE = "can you fix the flaky login test in CI?"
 TITLE = "Fix the flaky login test in CI"
@@ -447,7 +448,7 @@ def test_group_of_commands_is_there_when_asked_for():
 
 def test_bench_prints_a_table_or_json(run, gguf, wordy):
     code, out, _ = run("bench", "-m", gguf, "--runs", 1, "--warm")
-    assert code == 0 and "tiny: 1 runs on cpu" in out and "first token, ms" in out
+    assert code == 0 and "tiny: 1 run on cpu" in out and "first token, ms" in out
     code, out, _ = run("bench", "-m", gguf, "--runs", 1, "--warm", "--json")
     assert code == 0 and json.loads(out)["cold"] is None
     assert run("bench", "-m", gguf, "--runs", 0, "--warm")[0] == 2
@@ -494,3 +495,28 @@ def test_adapter_that_is_no_path(run, gguf, adapter):
     assert (code, out) == (2, "")
     assert "adapter must be the path of a folder, not " in err
     assert "adapter_config.json" in err
+
+
+def test_title_that_has_no_time_is_the_recipes_fallback(run, gguf):
+    options = ("-m", gguf, "-r", "titles", "--timeout", 0)
+    code, out, _ = run("title", *options, "--json", MESSAGE)
+    found = json.loads(out)
+    assert (code, found["title"], found["why"][:2]) == (0, TITLE, ["timeout", "fallback"])
+    code, out, _ = run("title", *options, "--file", "-", stdin=f"{MESSAGE}\nhi\n{MESSAGE}".encode())
+    assert (code, out) == (0, f"{TITLE}\n\n{TITLE}\n")
+    code, _, err = run("title", *options[:4], "--timeout", -1, MESSAGE)
+    assert code == 2 and "timeout_s must be a number of seconds" in err
+
+
+def test_time_of_the_titles_of_a_file_is_one_time(run, gguf, monkeypatch):
+    given = []
+
+    def title_result(self, message, *, timeout_s):
+        given.append(timeout_s)
+        return first_words_title(message, recipes.RECIPES["first-words"])
+
+    monkeypatch.setattr(TinySession, "title_result", title_result)
+    clock = iter(range(100))
+    monkeypatch.setattr(commands.time, "perf_counter", lambda: next(clock))
+    run("title", "-m", gguf, "--timeout", 1.5, "--file", "-", stdin=b"a b c\nd e f\ng h i")
+    assert given == [1.5, 0.5, 0.0]

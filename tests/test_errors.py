@@ -33,6 +33,7 @@ BUILT_IN = {
     "RestartNeededError": RuntimeError,
     "ClosedError": RuntimeError,
     "WorkerError": RuntimeError,
+    "UnknownWorkerError": LookupError,
     "BusyError": RuntimeError,
     "WorkerDiedError": ConnectionError,
 }

@@ -19,7 +19,7 @@ LONG = {
     "decode": 'session.complete("Tell me a long story.", max_tokens=900)',
     "prefill": "session.complete(long, max_tokens=5)",
     "batch": "session.complete_many(prompts, max_tokens=500)",
-    "samples": 'session.complete("Tell me a long story.", n=4, max_tokens=500)',
+    "samples": 'session.complete("Tell me a long story.", n=4, temperature=1.0, max_tokens=500)',
     "stream": 'for piece in session.stream("Tell me a long story.", max_tokens=900): pass',
     "title": 'session.title(long, recipe="plain")',
     "titles": 'session.titles(prompts, recipe="plain")',

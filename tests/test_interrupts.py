@@ -1,11 +1,16 @@
 """What a Ctrl-C leaves, and how IPython shows it."""
 
 import gc
+import os
+import signal
+import subprocess
+import sys
 import weakref
 from dataclasses import replace
 
 import pytest
 
+from tests import tiny_models as tiny
 from tinykit.generation.result import Completion
 from tinykit.interrupts import keep_partial, shorten
 from tinykit.many import failed_completion
@@ -72,3 +77,72 @@ def test_error_keeps_nothing_alive_once_it_is_dropped():
         assert frames() is None  # without a collection: there is no cycle
     finally:
         gc.enable()
+
+
+SCRIPT = """
+import signal, sys
+from tinykit import TinySession
+
+session = TinySession(sys.argv[1], dtype="fp32", progress=False)
+
+def heard(chunk):
+    signal.raise_signal(signal.SIGINT)
+
+def caught():
+    try:
+        session.complete("Name a color", max_tokens=50, on_chunk=heard)
+    except KeyboardInterrupt as error:
+        print(len(error.partial.token_ids))
+
+def main(what):
+    if what == "other":
+        caught()
+        return {}["nowhere"]
+    backend = session.load().engine.backend
+    if what == "model":
+        backend.new_state = lambda: heard(None)
+    session.complete("Name a color", max_tokens=50, on_chunk=heard)
+
+main(sys.argv[2])
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    """Runs the script above: what it printed, and the lines of its traceback."""
+    folder = tmp_path_factory.mktemp("script")
+    file = tiny.write_gguf(folder / "tiny.gguf", "llama", tiny.random_weights("llama"), "F32")
+    (folder / "mine.py").write_text(SCRIPT, encoding="utf-8")
+    env = {**os.environ, "TINYKIT_HOME": str(folder / "home")}
+
+    def run(what):
+        command = [sys.executable, str(folder / "mine.py"), str(file), what]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
+        return done.returncode, done.stdout, done.stderr.splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize("what", ["callback", "model"])
+def test_script_that_is_interrupted_shows_its_own_lines_alone(script, what):
+    code, _, lines = script(what)
+    places = [line for line in lines if line.startswith("  File ")]
+    assert places and all("mine.py" in line for line in places), lines
+    assert [line.rpartition(" ")[2] for line in places][:2] == ["<module>", "main"]
+    assert places[-1].endswith("in heard")  # which our own frames have called
+    assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "KeyboardInterrupt")
+    assert code in (-signal.SIGINT, 130, 0xC000013A)
+
+
+def test_other_errors_are_shown_as_python_shows_them(script):
+    code, out, lines = script("other")
+    assert (code, out.strip().isdigit(), lines[-1]) == (1, True, "KeyError: 'nowhere'")
+
+
+def test_hook_of_the_programs_own_is_left_alone(monkeypatch):
+    def own(*details):
+        raise AssertionError(details)
+
+    monkeypatch.setattr(sys, "excepthook", own)
+    shorten(KeyboardInterrupt())
+    assert sys.excepthook is own

@@ -81,9 +81,14 @@ def test_measures_what_it_says(file, monkeypatch):
         return complete(self, *args, **options)
 
     monkeypatch.setattr(TinySession, "complete", noted)
-    with TinySession(file, dtype="fp32", progress=False, lazy=True) as session:
+    events = []
+    with TinySession(file, dtype="fp32", progress=events.append, lazy=True) as session:
         found = measure(session, recipe="first-words", runs=2, warmup=1, max_tokens=3)
         assert session.is_loaded
+    ends = [event.message for event in events if event.status == "done" and "measure" in event.name]
+    assert [end.partition(" in ")[0] for end in ends] == [
+        f"tiny: measure: {amount}" for amount in ("1 process start", "2 loads", "3 answers", "3 titles")
+    ]
     assert reused == [False] * 3
     assert (found.model, found.runs) == ("tiny", 2)
     for spread in (found.ttft_s, found.answer_s, found.title_s, found.load_s, found.decode_tokens_per_s):

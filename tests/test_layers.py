@@ -9,7 +9,7 @@ import tinykit
 
 ROOT = Path(tinykit.__file__).parent
 LAYERS = [
-    {"charts", "displays", "errors", "interrupts", "markup", "events", "optional", "settings", "progress"},
+    {"charts", "displays", "plurals", "errors", "interrupts", "markup", "events", "optional", "settings", "progress"},
     {
         "casing", "catalog", "checks", "devices", "disk", "download", "failures", "extraction", "fillers", "focus", "hub", "hub_cache", "hub_listing", "hub_notes", "language", "package_index", "phrases",
         "marks", "model_config", "model_files", "model_spec", "own_models", "pip_config", "reasons", "recipes", "registry", "scripts", "sources", "store", "titles", "token_bytes", "wordlists", "tokenizer", "chat_template",

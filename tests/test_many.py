@@ -1,5 +1,6 @@
 """Titles and completions by the dozen, through a session on a tiny random model."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -10,6 +11,7 @@ from tinykit import TinySession
 from tinykit.errors import OptionError, PromptTooLongError
 from tinykit.progress import Progress
 from tinykit.reasons import Reason
+from tinykit.recipes import RECIPES
 from tinykit.titling import Title
 
 MESSAGES = [
@@ -188,7 +190,7 @@ def test_progress_counts_what_is_done(session, monkeypatch):
 def test_numbers_may_be_those_of_numpy(session, kind):
     plain = session.complete_many(["Name a color"], max_tokens=3, batch_size=4)
     assert session.complete_many(np.array(["Name a color"]), max_tokens=kind(3), batch_size=kind(4)) == plain
-    assert len(session.complete("Name a color", n=kind(2), max_tokens=3, slot=kind(5))) == 2
+    assert len(session.complete("Name a color", n=kind(2), temperature=1.0, max_tokens=3, slot=kind(5))) == 2
     assert session.free_slot(5)
 
 
@@ -228,3 +230,76 @@ def test_deadline_is_that_of_the_whole_call(session, monkeypatch):
     monkeypatch.setattr("tinykit.answers.time.perf_counter", lambda: 100.0 * next(clock))
     found = session.complete_many(["Name a color"] * 4, max_tokens=2, timeout_s=250, batch_size=1)
     assert found[-1].cancelled_by == "timeout" and found[-1].text == ""
+
+
+@pytest.fixture
+def late_after(session, monkeypatch):
+    """Lets a day go by with the given prompt from now on; what computes a row of a batch does not count."""
+    backend, left, now_s = session.load().engine.backend, [-1], [0.0]
+    forward = backend.forward
+
+    def ticked(token_ids, state, *, rows=1):
+        left[0] -= 1
+        if left[0] == 0:
+            now_s[0] += 86_400
+        return forward(token_ids, state, rows=rows)
+
+    monkeypatch.setattr(backend, "forward", ticked)
+    monkeypatch.setattr("time.perf_counter", lambda: now_s[0])
+    return lambda count: left.__setitem__(0, count)
+
+
+LATE = dataclasses.replace(RECIPES["titles"], fallback="none", branches=0, name="late")
+
+
+def test_titles_that_are_not_begun_in_time_are_rows_with_that_reason(session, late_after):
+    messages = [MESSAGES[0], "hi", MESSAGES[2], MESSAGES[0], 7, MESSAGES[2]]
+    late_after(2)
+    found = session.title_results(messages, recipe=LATE, batch_size=2, timeout_s=3600)
+    why = [[step.reason for step in one.why] for one in found]
+    late = [Reason.TIMEOUT]
+    assert why == [late, [Reason.NO_TASK], late, late, [Reason.FAILED], late]
+    assert [one.completion is None for one in found] == [False, True, False, True, True, True]
+    assert found[0].completion.cancelled_by == "timeout"
+    late_after(-1)
+    whole = session.title_results(messages, recipe=LATE, batch_size=2, timeout_s=3600)
+    assert not any(step.reason is Reason.TIMEOUT for one in whole for step in one.why)
+    assert [one.text for one in whole] == [
+        one.text for one in session.title_results(messages, recipe=LATE, batch_size=2)
+    ]
+
+
+def test_titles_as_done_go_on_to_the_last_message_when_their_time_is_up(session, late_after):
+    late_after(1)
+    found = dict(session.titles_as_done([MESSAGES[0], "hi", MESSAGES[2]], recipe=LATE, timeout_s=60))
+    assert {at: one.why[-1].reason for at, one in found.items()} == {
+        0: Reason.TIMEOUT,
+        1: Reason.NO_TASK,
+        2: Reason.TIMEOUT,
+    }
+
+
+def test_title_without_time_is_the_recipes_fallback(session):
+    words = session.title(MESSAGES[2], recipe="first-words")
+    assert session.title(MESSAGES[2], timeout_s=0) == words
+    assert session.titles([MESSAGES[2], "hi"], timeout_s=0) == [words, None]
+    assert session.title_result(MESSAGES[2], timeout_s=0).completion is None
+
+
+@pytest.mark.parametrize("timeout_s", [-1, "soon", True, float("nan")], ids=repr)
+@pytest.mark.parametrize("call", ["title", "titles", "title_results", "titles_as_done"])
+def test_deadline_that_is_none_is_said(session, call, timeout_s):
+    with pytest.raises(OptionError, match="timeout_s must be a number of seconds"):
+        list(getattr(session, call)(MESSAGES[:1], timeout_s=timeout_s))
+
+
+@pytest.mark.parametrize("call", ["complete", "chat"])
+def test_several_answers_without_chance_are_told_to_be_alike(session, call):
+    given = "Name a color" if call == "complete" else [{"role": "user", "content": "Name a color"}]
+    ask = getattr(session, call)
+    with pytest.warns(UserWarning, match=r"all 3 are the same\. For different ones: temperature=") as caught:
+        first, *others = ask(given, n=3, max_tokens=3)
+    assert others == [first, first]
+    assert caught[0].filename == __file__
+    assert len(ask(given, n=1, max_tokens=3)) == 1  # no warning: it would be an error here
+    assert len(ask(given, n=2, temperature=1.0, max_tokens=3)) == 2

@@ -425,10 +425,15 @@ def test_real_notebook_keeps_the_sentence_only(monkeypatch):
 
 
 def test_time_left_is_told_once_there_is_something_to_tell_it_by(clock):
-    stage = progress.Stage("lab", total=100, unit="titles", initial=20)
-    clock.s += 10
+    stage = progress.Stage("lab", total=100, unit="titles", initial=10)
+    clock.s += 600  # until the first one: a model is loaded, a file is opened
+    stage.advance(10)
     assert stage.state_text() == "lab: 20 % of 100 titles"
-    stage.count = 60
+    clock.s += 4
+    stage.advance(20)
+    assert stage.state_text() == "lab: 40 % of 100 titles"  # it is too early
+    clock.s += 6
+    stage.advance(20)
     assert stage.state_text() == "lab: 60 % of 100 titles, about 10 s left"
     clock.s += 990
     assert stage.state_text() == "lab: 60 % of 100 titles, about 17 min left"

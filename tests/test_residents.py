@@ -378,3 +378,23 @@ def test_judges_are_shared_too(tmp_path):
     with pytest.raises(ClosedError):
         judge.answer("x", {"q": ChoiceQuestion("Q", ["a", "b"])})
     b.close()
+
+
+def test_model_that_was_closed_behind_its_session_says_so(model):
+    with TinySession(model, progress=False) as session, TinySession(model, progress=False) as other:
+        answer = other.complete("the cat", max_tokens=4)
+        session.load().close()
+        for call in (
+            lambda: session.complete("the cat", max_tokens=4),
+            lambda: session.title_result("please fix the red door", recipe="plain"),
+            lambda: session.stream("the cat"),
+            lambda: session.choose("the cat", ["a", "b"]),
+            lambda: session.info,
+        ):
+            with pytest.raises(ClosedError, match="This model was closed") as caught:
+                call()
+            assert caught.value.hint == "Make a new TinySession."
+        assert other.complete("the cat", max_tokens=4) == answer  # shares its weights
+        assert len(mine(model)) == 1 and mine(model)[0].sessions == 1
+        session.unload()
+        assert session.complete("the cat", max_tokens=4) == answer

@@ -265,3 +265,78 @@ def test_first_answer_is_heard_piece_by_piece_and_no_other():
     assert title.text == "Flaky login test on Node 18"
     assert "".join(heard) == "Flaky login test on Node 20"
     assert len(heard) > 10
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that forwards move on by a second each."""
+
+    class Clock:
+        now_s = 0.0
+
+        def ticking(self, engine):
+            forward = engine.backend.forward
+
+            def ticked(*args, **named):
+                self.now_s += 1
+                return forward(*args, **named)
+
+            engine.backend.forward = ticked
+            return engine
+
+    found = Clock()
+    monkeypatch.setattr("time.perf_counter", lambda: found.now_s)
+    return found
+
+
+def late_titles(clock, kind, *answers, **changes):
+    """What comes of each deadline, from the one that is over to one that is never reached."""
+    text = tokenizer()
+    recipe = dataclasses.replace(RECIPE, **changes)
+    prefix_tokens = titling.fixed_prefix(text, recipe)
+    found = []
+    for seconds in range(200):
+        engine = clock.ticking(Engine(kind(answers, text), text, [IM_END], cache_bytes=1 << 20))
+        clock.now_s = 0.0
+        title = titling.model_title(engine, MESSAGE, recipe, prefix_tokens, deadline_s=seconds)
+        assert clock.now_s <= seconds
+        assert not list(engine.slots.items())
+        found.append(title)
+        if Reason.TIMEOUT not in reasons(title):
+            return found
+    raise AssertionError("it never came to its end")
+
+
+def outcomes(found):
+    """The different ones, in order."""
+    pairs = [(title.text, reasons(title)) for title in found]
+    return [pair for pair, before in zip(pairs, [None, *pairs], strict=False) if pair != before]
+
+
+def test_deadline_leaves_the_answer_that_is_whole(clock):
+    found = late_titles(clock, Ranked, "Flaky login test on Node 20", "Flaky login test", fallback="none")
+    assert outcomes(found) == [
+        (None, [Reason.TIMEOUT]),
+        ("Flaky login test on Node 20", [Reason.INVENTED, Reason.TIMEOUT]),
+        ("Flaky login test", [Reason.INVENTED]),
+    ]
+    assert (found[0].raw, found[0].completion) == ("", None)
+    cut = next(title for title in found if title.raw)
+    assert "Flaky login test on Node 20".startswith(cut.raw) and cut.completion.cancelled_by == "timeout"
+    assert found[0].explain().endswith("No title.") and "time was up" in found[0].explain()
+
+
+def test_deadline_leaves_the_fallback_where_no_answer_is_whole_or_true(clock):
+    found = late_titles(clock, Ranked, "Flaky login test on Node 20", "Flaky login test")
+    words = "The login test is flaky on slow"
+    assert [(text, why[:3]) for text, why in outcomes(found)] == [
+        (words, [Reason.TIMEOUT, Reason.FALLBACK, *outcomes(found)[0][1][2:3]]),
+        (words, [Reason.INVENTED, Reason.TIMEOUT, Reason.FALLBACK]),
+        ("Flaky login test", [Reason.INVENTED]),
+    ]
+
+
+def test_deadline_among_the_alternatives_leaves_the_best_so_far(clock):
+    answers = "Flaky test", "Flaky login test on CI runners"
+    found = late_titles(clock, Torn, *answers, branches=3, fallback="none")
+    assert outcomes(found) == [(None, [Reason.TIMEOUT]), ("Flaky test", [Reason.TIMEOUT]), (answers[1], [])]

@@ -84,7 +84,7 @@ def test_tables_of_many():
     table = titles_table(
         ["one", [{"role": "user", "content": "two"}]], [TITLE, stopped], why=True, stats=True
     )
-    assert table.caption == "1 of 2 messages have a title"
+    assert table.caption == "1 of 2 messages has a title"
     assert table.rows == (
         ("one", "A blue door", "quotes", "0.750"),
         ("two", "(no title: cancelled)", "cancelled", "-"),

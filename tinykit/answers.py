@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,7 +94,8 @@ class Answers:
 
         Args:
             messages: ``{"role": "system" | "user" | "assistant", "content": text}``, oldest first.
-            n: So many answers as a list, from one pass over the prompt.
+            n: So many answers as a list, from one pass over the prompt. Without a `temperature` all are the
+                same, of which a `UserWarning` tells.
             slot: Keep the conversation's state under this number or name, until `free_slot`, or until newer
                 slots need the memory that `cache_bytes` allows.
             reuse: False computes the whole prompt anew.
@@ -108,6 +110,7 @@ class Answers:
         """
         n = _checked_listeners(n, on_chunk=on_chunk, on_verify=on_verify)
         asked = self._asked(prompt_messages(messages), slot, reuse, options)
+        _warn_if_alike(n, asked.options)
         return self._answer(asked, n, on_chunk, on_verify)
 
     @overload
@@ -155,6 +158,7 @@ class Answers:
         """
         n = _checked_listeners(n, on_chunk=on_chunk, on_verify=on_verify)
         asked = self._asked(prompt_messages(prompt, system), slot, reuse, options)
+        _warn_if_alike(n, asked.options)
         return self._answer(asked, n, on_chunk, on_verify)
 
     @takes_call_options
@@ -322,3 +326,13 @@ def _checked_listeners(n: int | None, **listeners: Callable[..., object] | None)
                 value=listener,
             )
     return None if n is None else checked_count(n, "n")
+
+
+def _warn_if_alike(n: int | None, options: GenerationOptions) -> None:
+    """Tell the caller of `chat` or `complete` that no chance takes part in several answers."""
+    if n is not None and n > 1 and options.sampling.is_greedy:
+        warnings.warn(
+            f"n={n} asks for several answers, but without a temperature each takes the likeliest tokens, so "
+            f"all {n} are the same. For different ones: temperature=1.0",
+            stacklevel=3,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -12,10 +13,12 @@ from tinykit.call_options import names_options
 from tinykit.errors import OptionError, TinykitError
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task
 from tinykit.generation.engine import Engine
+from tinykit.generation.request import checked_timeout_s
 from tinykit.generation.result import Chunk
 from tinykit.language import is_english
 from tinykit.loaded_model import Loaded
 from tinykit.many import as_done, as_list, checked_count, failed_title, run_in_order
+from tinykit.plurals import counted
 from tinykit.progress import Progress, ProgressEvent
 from tinykit.reasons import Reason, Step
 from tinykit.recipes import Recipe, get_recipe
@@ -41,9 +44,10 @@ class Entitling:
         message: str | Sequence[Message | Mapping[str, str]],
         *,
         recipe: str | Path | Recipe | None = None,
+        timeout_s: float | None = None,
     ) -> str | None:
         """A short title for a message or a chat, or None if it needs none or none was found."""
-        return self.title_result(message, recipe=recipe).text
+        return self.title_result(message, recipe=recipe, timeout_s=timeout_s).text
 
     @names_options
     def title_result(
@@ -51,6 +55,7 @@ class Entitling:
         message: str | Sequence[Message | Mapping[str, str]],
         *,
         recipe: str | Path | Recipe | None = None,
+        timeout_s: float | None = None,
         on_chunk: Callable[[Chunk], object] | None = None,
     ) -> Title:
         """The same with the model's raw reply, every step from it to the title, and timings.
@@ -58,33 +63,48 @@ class Entitling:
         Args:
             message: The first message of a chat, or its messages, of which the last six count.
             recipe: Another recipe than the session's, for this title.
+            timeout_s: Seconds for all that the model is asked, without its loading. Then the best answer so
+                far counts, or the recipe's fallback, and `Reason.TIMEOUT` is among the steps.
             on_chunk: Called with each piece of the model's first answer, before the next is made. The checks
                 may prefer another answer, or the message's own words.
 
         Raises:
-            OptionError: `message` is neither text nor messages.
+            OptionError: `message` is neither text nor messages, or `timeout_s` no time.
             KeyboardInterrupt: Ctrl-C; its `partial` is the `Title` so far, also from `title`.
         """
         chosen = self.recipe if recipe is None else get_recipe(recipe)
+        timeout_s = checked_timeout_s(timeout_s)
         text = message_text(message, chosen)
         if (found := without_model(text, chosen)) is not None:
             return found
-        return self._title(text, chosen, on_chunk)
+        return self._title(text, chosen, timeout_s, on_chunk)
 
-    def _title(self, text: str, recipe: Recipe, on_chunk: Callable[[Chunk], object] | None = None) -> Title:
+    def _title(
+        self,
+        text: str,
+        recipe: Recipe,
+        timeout_s: float | None,
+        on_chunk: Callable[[Chunk], object] | None = None,
+    ) -> Title:
         engine = self.load().engine
+        deadline_s = deadline_after(timeout_s)
         prefix_tokens = self._prefix_tokens(engine, recipe)
-        return model_title(engine, text, recipe, prefix_tokens, on_chunk=on_chunk)
+        return model_title(engine, text, recipe, prefix_tokens, deadline_s=deadline_s, on_chunk=on_chunk)
 
     def _title_task(
-        self, message: str | Sequence[Message | Mapping[str, str]], recipe: Recipe, exact: bool
+        self,
+        message: str | Sequence[Message | Mapping[str, str]],
+        recipe: Recipe,
+        exact: bool,
+        deadline_s: float | None,
     ) -> Task[Title]:
         text = message_text(message, recipe)
         if (found := without_model(text, recipe)) is not None:
             return found
         engine = self.load().engine
         prefix_tokens = self._prefix_tokens(engine, recipe)
-        return (yield from title_task(engine, text, recipe, prefix_tokens, exact=exact))
+        task = title_task(engine, text, recipe, prefix_tokens, exact=exact, deadline_s=deadline_s)
+        return (yield from task)
 
     def _prefix_tokens(self, engine: Engine, recipe: Recipe) -> int:
         if recipe not in self._prefixes:
@@ -99,13 +119,16 @@ class Entitling:
         recipe: str | Path | Recipe | None = None,
         batch_size: int = DEFAULT_BATCH_SIZE,
         exact: bool = False,
+        timeout_s: float | None = None,
     ) -> list[str | None]:
         """Titles for many messages, in their order; None as `title` gives it, and where one failed."""
-        results = self.title_results(messages, recipe=recipe, batch_size=batch_size, exact=exact)
+        results = self.title_results(
+            messages, recipe=recipe, batch_size=batch_size, exact=exact, timeout_s=timeout_s
+        )
         failed = [result.error for result in results if result.error is not None]
         if failed:
             warnings.warn(
-                f"{len(failed)} of {len(results)} titles failed; title_results() tells why. "
+                f"{len(failed)} of {counted(len(results), 'title')} failed; title_results() tells why. "
                 f"The first: {failed[0]}",
                 stacklevel=2,
             )
@@ -119,6 +142,7 @@ class Entitling:
         recipe: str | Path | Recipe | None = None,
         batch_size: int = DEFAULT_BATCH_SIZE,
         exact: bool = False,
+        timeout_s: float | None = None,
         progress: bool | Callable[[ProgressEvent], None] | None = None,
     ) -> list[Title]:
         """The same with all that `title_result` tells; what failed has its `error`, and loses no other.
@@ -128,6 +152,8 @@ class Entitling:
             recipe: Another recipe than the session's.
             batch_size: Messages under way at once; more are faster up to a point, and need more memory.
             exact: Each as if it were alone, to the last bit, where `batch_size` could make a difference.
+            timeout_s: Seconds for all of them together, as of `title_result`; what has not begun by then is
+                as what was cut off.
             progress: Another than the session's, for the titles of this call.
 
         Raises:
@@ -135,15 +161,22 @@ class Entitling:
                 under way as far as they got, and None for those that wait.
         """
         chosen = self.recipe if recipe is None else get_recipe(recipe)
-        size = checked_count(batch_size, "batch_size")
+        size, timeout_s = checked_count(batch_size, "batch_size"), checked_timeout_s(timeout_s)
         shown = self._progress if progress is None else Progress(progress)
-        return self._titles(as_list(messages, "messages"), chosen, size, exact, shown)
+        return self._titles(as_list(messages, "messages"), chosen, size, exact, timeout_s, shown)
 
     def _titles(
-        self, messages: Sequence[Any], recipe: Recipe, size: int, exact: bool, progress: Progress
+        self,
+        messages: Sequence[Any],
+        recipe: Recipe,
+        size: int,
+        exact: bool,
+        timeout_s: float | None,
+        progress: Progress,
     ) -> list[Title]:
-        tasks = [self._title_task(message, recipe, exact) for message in messages]
-        engine = self.load().engine if recipe.method == "model" and tasks else None
+        engine = self.load().engine if recipe.method == "model" and messages else None
+        deadline_s = deadline_after(timeout_s)
+        tasks = [self._title_task(message, recipe, exact, deadline_s) for message in messages]
         failed = partial(failed_title, recipe=recipe)
         return run_in_order(engine, tasks, failed, batch_size=size, progress=progress, unit="titles")
 
@@ -154,18 +187,30 @@ class Entitling:
         recipe: str | Path | Recipe | None = None,
         batch_size: int = DEFAULT_BATCH_SIZE,
         exact: bool = False,
+        timeout_s: float | None = None,
     ) -> Iterator[tuple[int, Title]]:
         """The same one by one, each with its message's number, as soon as it is done.
 
         A message is taken when its turn has come, so there may be any number of them. After a cancel no
-        further ones come.
+        further ones come. `timeout_s` counts for all of them, from the first one on.
         """
         chosen = self.recipe if recipe is None else get_recipe(recipe)
-        size = checked_count(batch_size, "batch_size")
-        tasks = (self._title_task(message, chosen, exact) for message in messages)
+        size, timeout_s = checked_count(batch_size, "batch_size"), checked_timeout_s(timeout_s)
         engine = self.load().engine if chosen.method == "model" else None
+        deadline_s = deadline_after(timeout_s)
+        tasks = (self._title_task(message, chosen, exact, deadline_s) for message in messages)
         for index, found in as_done(engine, tasks, batch_size=size):
             yield index, failed_title(found, chosen) if isinstance(found, TinykitError) else found
+
+
+def deadline_after(timeout_s: float | None) -> float | None:
+    """When so many seconds from now are up, in those of `time.perf_counter`."""
+    return None if timeout_s is None else time.perf_counter() + timeout_s
+
+
+def left_s(deadline_s: float | None) -> float | None:
+    """Seconds until then, 0 if it has passed."""
+    return None if deadline_s is None else max(0.0, deadline_s - time.perf_counter())
 
 
 def without_model(message: str, recipe: Recipe) -> Title | None:

@@ -29,6 +29,7 @@ happened, with the value; the hint, added as a note, says what to do; the facts 
     │   └── RestartNeededError
     ├── ClosedError            (RuntimeError)
     └── WorkerError            (RuntimeError)     .worker
+        ├── UnknownWorkerError (LookupError)      .nearest
         ├── BusyError
         └── WorkerDiedError    (ConnectionError)  .log
 
@@ -184,6 +185,10 @@ class ClosedError(TinykitError, RuntimeError):
 
 class WorkerError(TinykitError, RuntimeError):
     """The shared worker cannot be started, reached or used."""
+
+
+class UnknownWorkerError(WorkerError, LookupError):
+    """No shared worker has this name."""
 
 
 class BusyError(WorkerError):

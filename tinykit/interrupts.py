@@ -1,9 +1,10 @@
-"""What a Ctrl-C that ends a call leaves: the partial result, and few lines for IPython to show.
+"""What a Ctrl-C that ends a call leaves: the partial result, and few lines to show.
 
 IPython's own traceback reads and colors the source around each of some twenty frames of tinykit, twice, and
 imports a few libraries to do so: it takes longer than stopping the model. It shows an error's own lines
-instead where it has any. These name the user's frames, and what there is. The traceback itself is whole:
-`%debug`, `traceback.print_exception(sys.last_value)` and Python outside IPython have all of it.
+instead where it has any. These name the user's frames, and what there is. A script that ends with the error
+shows the user's frames alone as well, unless it has a `sys.excepthook` of its own. The traceback itself is
+whole: `%debug`, `traceback.print_exception(sys.last_value)` and whoever catches the error have all of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 _Place = tuple[str, int]  # a file's name and a line in it
@@ -32,7 +33,9 @@ def keep_partial(error: KeyboardInterrupt, found: Any, *, is_told: bool = False)
 
 
 def shorten(error: KeyboardInterrupt, so_far: Callable[[], list[str]] = list) -> None:
-    """Let IPython show the error with the lines of the user's that led to it, and these below them."""
+    """Let the error be shown with the user's lines that led to it, in IPython with `so_far` below them."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _show
     places = _users_places(sys._getframe(1))
     # of plain values: with a reference to itself the error would keep open what its frames hold
     error._render_traceback_ = partial(_lines, places, so_far)  # type: ignore[attr-defined]
@@ -42,10 +45,42 @@ def _users_places(frame: FrameType | None) -> list[_Place]:
     """Where the user's frames are, outermost first; IPython's, and what is around them, are not."""
     places: list[_Place] = []
     while frame is not None and frame.f_globals.get("__name__") != _SHELL:
-        if str(frame.f_globals.get("__name__")).partition(".")[0] != "tinykit":
+        if not _is_ours(frame):
             places.insert(0, (frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
     return places
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "tinykit"
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What Python shows of an error that ends a program, of one that was shortened without our frames."""
+    if not isinstance(error, KeyboardInterrupt) or not hasattr(error, "_render_traceback_"):
+        sys.__excepthook__(kind, error, trace)
+        return
+    import traceback
+
+    shown = traceback.TracebackException(kind, error, trace)
+    shown.stack = traceback.StackSummary.extract(iter(_users_frames(trace)))
+    print("".join(shown.format(chain=False)), end="", file=sys.stderr)  # noqa: T201
+
+
+def _users_frames(trace: TracebackType | None) -> list[tuple[FrameType, int]]:
+    """All down to our first one, and below it those of functions that the user gave us."""
+    import sysconfig
+    import traceback
+
+    libraries = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    found: list[tuple[FrameType, int]] = []
+    is_inside = False
+    for frame, line in traceback.walk_tb(trace):
+        is_inside = is_inside or _is_ours(frame)
+        file = frame.f_code.co_filename
+        if not is_inside or not (_is_ours(frame) or file.startswith((*libraries, "<frozen"))):
+            found.append((frame, line))
+    return found
 
 
 def _lines(places: Sequence[_Place], so_far: Callable[[], list[str]]) -> list[str]:

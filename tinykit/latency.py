@@ -16,16 +16,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tinykit.charts import Bars
 from tinykit.errors import BackendError
 from tinykit.generation.result import Chunk, Completion
 from tinykit.many import checked_count
 from tinykit.markup import Bundle, Table, bundle
+from tinykit.plurals import counted
+from tinykit.progress import Progress
 from tinykit.recipes import Recipe
 from tinykit.session import TinySession
 
+T = TypeVar("T")
 PROMPT = "Explain in simple words how a bicycle stays upright."
 MESSAGES = (
     "why does my docker container exit with code 137",
@@ -187,7 +190,8 @@ class Latency:
         ]
         speeds = {"read": self.prefill_tokens_per_s, "write": self.decode_tokens_per_s}
         rows += [(f"{name}, tokens/s", f"{of.p50:.0f}", f"{of.least:.0f}") for name, of in speeds.items()]
-        caption = f"{self.model}: {self.runs} runs on {self.about['device']}, {self.about['threads']} threads"
+        threads = counted(self.about["threads"], "thread")
+        caption = f"{self.model}: {counted(self.runs, 'run')} on {self.about['device']}, {threads}"
         if self.busy is not None and self.busy > 0.3:
             caption += f"; the machine was busy ({self.busy:.1f} processes a core), so these mean little"
         return Table.of(caption, ("what", "median", "95 % (speeds: slowest)"), rows, {1, 2})
@@ -265,12 +269,13 @@ def measure(
     """
     checked_count(runs, "runs")
     busy = os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else None
-    started = cold_start(session) if cold else None
-    loads = [_load_s(session) for _ in range(min(runs, 3))]
-    answers = _answers(session, max_tokens, warmup + runs)[warmup:]
-    titles = [_title_s(session, messages[number % len(messages)], recipe) for number in range(warmup + runs)][
-        warmup:
-    ]
+    count = warmup + runs
+    started = _phase(session, "process starts", int(cold), lambda _: cold_start(session))
+    loads = _phase(session, "loads", min(runs, 3), lambda _: _load_s(session))
+    answers = _phase(session, "answers", count, lambda _: _answer(session, max_tokens))[warmup:]
+    titles = _phase(
+        session, "titles", count, lambda number: _title_s(session, messages[number % len(messages)], recipe)
+    )[warmup:]
     info = session.info
     return Latency(
         model=session.spec.key,
@@ -281,25 +286,35 @@ def measure(
         title_s=Spread(tuple(titles)),
         decode_tokens_per_s=Spread(tuple(one.tokens_per_s or 0.0 for one in answers)),
         prefill_tokens_per_s=Spread(tuple(one.prefill_tokens_per_s for one in answers)),
-        cold=started,
+        cold=started[0] if started else None,
         busy=busy,
         about={"device": info.device, "dtype": info.dtype, "backend": info.backend, "threads": info.threads},
     )
 
 
-def _answers(session: TinySession, max_tokens: int, count: int) -> list[Measured]:
-    """The figures of so many answers.
+def _phase(session: TinySession, name: str, count: int, act: Callable[[int], T]) -> list[T]:
+    """The results of so many measurements; how far they are is told where the session tells such things."""
+    progress: Progress = session.load_options["progress"]
+    found: list[T] = []
+    if count:
+        label, key = f"{session.spec.key}: measure", session.spec.key
+        with progress.stage(label, total=count, unit=name, model=key) as stage:
+            for number in range(count):
+                found.append(act(number))
+                stage.advance(1)
+    return found
+
+
+def _answer(session: TinySession, max_tokens: int) -> Measured:
+    """The figures of an answer.
 
     Raises:
-        BackendError: another thread cancelled one of them.
+        BackendError: another thread cancelled it.
     """
-    found = []
-    for _ in range(count):
-        one = measured_answer(session, PROMPT, max_tokens=max_tokens)
-        if one is None:
-            raise BackendError("The measurement was cancelled.", hint="Measure again.")
-        found.append(one)
-    return found
+    one = measured_answer(session, PROMPT, max_tokens=max_tokens)
+    if one is None:
+        raise BackendError("The measurement was cancelled.", hint="Measure again.")
+    return one
 
 
 def _load_s(session: TinySession) -> float:

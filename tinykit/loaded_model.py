@@ -12,6 +12,7 @@ from tinykit.folders import Skipped
 from tinykit.generation.engine import Engine
 from tinykit.generation.judging import Judge
 from tinykit.registry import ModelSpec
+from tinykit.residents import release
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,12 @@ class Loaded:
         return self.runner.backend.info
 
     def close(self) -> None:
-        """Release the model."""
-        self.runner.close()
+        """Release the model; a session that has loaded it says so from then on.
+
+        Raises:
+            RestartNeededError: the library failed to release it.
+        """
+        release(self.runner)
 
 
 def not_for_text(spec: ModelSpec) -> OptionError:

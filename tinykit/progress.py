@@ -17,11 +17,12 @@ from tinykit import settings
 from tinykit.displays import QUIET_S, Bar, Display, Events, Lines, NotebookBar, is_stable
 from tinykit.errors import OptionError
 from tinykit.events import ProgressEvent, subscribe, tell
+from tinykit.plurals import counted
 
 __all__ = ["FileCounter", "Progress", "ProgressEvent", "Stage", "size_text", "subscribe"]
 
 _log = logging.getLogger("tinykit")
-_TELLING_S = 5.0  # before that a guess at the time left says nothing
+_TELLING_S = 5.0  # of counted work; before that a guess at the time left says nothing
 
 
 class Stage:
@@ -46,6 +47,7 @@ class Stage:
         self.count = initial
         self.files: dict[str, tuple[int, int]] = {}  # loaded and total bytes, if there are several files
         self.started_s = time.monotonic()
+        self._begun: tuple[float, int] | None = None  # when something was counted first, and the count then
         self._displays: list[Display] = []
 
     @property
@@ -66,30 +68,41 @@ class Stage:
     def advance(self, amount: int) -> None:
         """Count work that was done."""
         self.count += amount
+        if self._begun is None and amount > 0:
+            self._begun = self.elapsed_s, self.count
         self._show("update")
 
     def restart(self) -> None:
         """Count from zero again, because the work had to start over."""
         self.count = self.initial = 0
+        self._begun = None
         self._show("update")
 
     def amount_text(self) -> str:
         """What has been done, such as '92.9 MB' or '272 tensors'."""
-        return size_text(self.count) if self.unit == "B" else f"{self.count:,} {self.unit}"
+        return size_text(self.count) if self.unit == "B" else counted(self.count, self.unit.removesuffix("s"))
 
     def state_text(self) -> str:
         """Where the work stands, such as 'smollm2-135m: 40 % of 92.9 MB'."""
         if self.total is None or self.percent is None:
             return f"{self.label}: {self.amount_text()}"
-        total = size_text(self.total) if self.unit == "B" else f"{self.total:,} {self.unit}"
+        total = (
+            size_text(self.total) if self.unit == "B" else counted(self.total, self.unit.removesuffix("s"))
+        )
         return f"{self.label}: {self.percent} % of {total}{self._left_text()}"
 
     def _left_text(self) -> str:
-        """How long it will still take, once there is something to tell it by."""
-        done = self.count - self.initial
-        if self.elapsed_s < _TELLING_S or done <= 0 or self.total is None:
+        """How long it will still take, once there is something to tell it by.
+
+        What came before the first count, such as opening a file, tells nothing of the pace.
+        """
+        if self._begun is None or self.total is None:
             return ""
-        left_s = max(0.0, self.elapsed_s * (self.total - self.count) / done)
+        begun_s, begun_count = self._begun
+        spent_s, done = self.elapsed_s - begun_s, self.count - begun_count
+        if spent_s < _TELLING_S or done <= 0:
+            return ""
+        left_s = max(0.0, spent_s * (self.total - self.count) / done)
         return f", about {left_s:.0f} s left" if left_s < 90 else f", about {left_s / 60:.0f} min left"
 
     def summary_text(self) -> str:

@@ -12,6 +12,7 @@ class Reason(StrEnum):
     NO_TITLE = "no_title"
     EMPTY = "empty"
     CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
     FAILED = "failed"
     CUT_OFF = "cut_off"
     THINK_LEAK = "think_leak"
@@ -52,6 +53,7 @@ _EXPLANATIONS = {
     Reason.EMPTY: "No letter or digit was left.",
     Reason.FAILED: "The title could not be asked for.",
     Reason.CANCELLED: "The generation was stopped before the title was complete.",
+    Reason.TIMEOUT: "The time was up before the model had done all that it should.",
     Reason.CUT_OFF: "The token limit was reached before the title was closed.",
     Reason.THINK_LEAK: "The reply held the model's thinking.",
     Reason.BUDGET_SPENT_THINKING: "The reply was still thinking when it ended.",

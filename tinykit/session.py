@@ -26,6 +26,7 @@ from tinykit.generation.request import checked_switch
 from tinykit.loaded_model import Loaded, not_for_text
 from tinykit.loading import DEFAULT_MODEL, FAILURES, checked_dtype, load
 from tinykit.markup import Bundle
+from tinykit.plurals import counted
 from tinykit.progress import Progress, ProgressEvent
 from tinykit.recipes import DEFAULT_RECIPE, Recipe, get_recipe
 from tinykit.registry import ModelSpec, get_model
@@ -150,7 +151,9 @@ class TinySession(Entitling, Answers, Choosing):
                 raise ClosedError("This session was closed.", hint="Make a new TinySession.")
             if spec.key not in self._loaded:
                 self._loaded[spec.key] = load(spec, **{**self._load_options, **changes})
-            return self._loaded[spec.key]
+            found = self._loaded[spec.key]
+            found.runner.require_open()  # not closed by whoever else has it
+            return found
 
     def _chat_engine(self) -> Engine:
         if self.spec.task == "judge":
@@ -263,7 +266,7 @@ class TinySession(Entitling, Answers, Choosing):
             place += f" with {info.device_share:.0%} of the work"
         return (
             f"<TinySession {self.spec.key} {info.dtype} on {place} "
-            f"({info.backend}, {info.threads} threads), {does}>"
+            f"({info.backend}, {counted(info.threads, 'thread')}), {does}>"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -80,49 +81,74 @@ def first_words_title(message: str, recipe: Recipe, *why: Step) -> Title:
     return Title(found.text, raw, (*why, *found.why), recipe.name)
 
 
+def late_title(message: str, recipe: Recipe) -> Title:
+    """What there is of a title that the model had no time to begin."""
+    return _Choice(message, recipe).title(is_late=True)
+
+
 def model_title(
     engine: Engine,
     message: str,
     recipe: Recipe,
     prefix_tokens: int,
     *,
+    deadline_s: float | None = None,
     on_chunk: Callable[[Chunk], object] | None = None,
 ) -> Title:
     """A title by the model: the first of the recipe's candidates that passes all checks.
 
     If none does, the one with the least against it, or the recipe's fallback. `prefix_tokens` is what
-    `fixed_prefix` says for this recipe; `on_chunk` gets the pieces of the first candidate.
+    `fixed_prefix` says for this recipe; `on_chunk` gets the pieces of the first candidate. At
+    `deadline_s`, of `time.perf_counter`, the choice is among what is whole by then.
     """
-    return run_task(engine, title_task(engine, message, recipe, prefix_tokens), on_chunk=on_chunk)
+    task = title_task(engine, message, recipe, prefix_tokens, deadline_s=deadline_s)
+    return run_task(engine, task, on_chunk=on_chunk)
 
 
 def title_task(
-    engine: Engine, message: str, recipe: Recipe, prefix_tokens: int, *, exact: bool = False
+    engine: Engine,
+    message: str,
+    recipe: Recipe,
+    prefix_tokens: int,
+    *,
+    exact: bool = False,
+    deadline_s: float | None = None,
 ) -> Task[Title]:
     """The same as a task: what it asks the model may be run together with other titles' questions."""
-    asking = Asking(engine, message, recipe, prefix_tokens, exact=exact)
+    if deadline_s is not None and time.perf_counter() >= deadline_s:
+        return late_title(message, recipe)
+    asking = Asking(engine, message, recipe, prefix_tokens, exact=exact, deadline_s=deadline_s)
     choice = _Choice(message, recipe)
     try:
         scored = yield from asking.answers()
-        if not any(map(choice.is_settled_by, _ranked(scored, message))):
+        if not any(map(choice.is_settled_by, _ranked(scored, message))) and not asking.is_late:
             yield from asking.mended(scored[0][1], choice.is_settled_by)
     finally:
         asking.close()
-    return replace(choice.title(), usage=_total(asking.usages))
+    return replace(choice.title(is_late=asking.is_late), usage=_total(asking.usages))
 
 
 class Asking:
     """All that a model is asked about one message; the state of the prompt is kept until it is closed."""
 
     def __init__(
-        self, engine: Engine, message: str, recipe: Recipe, prefix_tokens: int, *, exact: bool = False
+        self,
+        engine: Engine,
+        message: str,
+        recipe: Recipe,
+        prefix_tokens: int,
+        *,
+        exact: bool = False,
+        deadline_s: float | None = None,
     ) -> None:
         self.usages: list[Usage] = []
+        self.is_late = False  # an answer was cut off by the deadline
         self._engine = engine
         self._message = message
         self._recipe = recipe
         self._prefix_tokens = prefix_tokens
         self._exact = exact
+        self._deadline_s = deadline_s
         self._prompt_ids = _fitting_prompt(engine, message, recipe)
         self._slot = passing_slot(next(_numbers))
         self._stops = (
@@ -149,7 +175,7 @@ class Asking:
         asked = [self._request(first.token_ids[: fork.at], fork.better, 0) for fork in ordered]
         others: list[Completion] = (yield asked) if asked else []
         for fork, other in zip(ordered, others, strict=True):
-            self.usages.append(other.usage)
+            self._count(other)
             if other.finish_reason != "cancelled":
                 logprobs = [token.logprob for token in (*first.logprobs[: fork.at], *other.logprobs)]
                 found[fork] = sum(logprobs), self._read(first.token_ids[: fork.at], other)
@@ -169,7 +195,7 @@ class Asking:
             # what ended at once shall say something
             completion = yield from self._ask(begun, barred if answer else barred | self._engine.eos_ids)
             answer = (*begun, *completion.token_ids)
-            if is_settled_by(self._read(begun, completion)):
+            if self.is_late or is_settled_by(self._read(begun, completion)):
                 return
 
     def _fault(self, answer: TokenIds) -> int:
@@ -196,8 +222,12 @@ class Asking:
         self, begun: TokenIds, banned: Collection[int] = (), logprobs: int | None = None
     ) -> Task[Completion]:
         completion: Completion = yield self._request(begun, banned, logprobs)
-        self.usages.append(completion.usage)
+        self._count(completion)
         return completion
+
+    def _count(self, completion: Completion) -> None:
+        self.usages.append(completion.usage)
+        self.is_late = self.is_late or completion.cancelled_by == "timeout"
 
     def _request(self, begun: TokenIds, banned: Collection[int], logprobs: int | None) -> Request:
         options = GenerationOptions(
@@ -207,12 +237,15 @@ class Asking:
             exact=self._exact,
             banned_first=frozenset(banned),
         )
-        return Request((*self._prompt_ids, *begun), options, self._prefix_tokens, self._slot)
+        prompt_ids = (*self._prompt_ids, *begun)
+        return Request(prompt_ids, options, self._prefix_tokens, self._slot, deadline_s=self._deadline_s)
 
     def _read(self, begun: TokenIds, completion: Completion) -> Title:
         """The title in an answer that went on from the tokens `begun`."""
         raw = self._engine.tokenizer.decode(begun) + completion.text
         finish_reason = completion.finish_reason
+        if completion.cancelled_by == "timeout":
+            return Title(None, raw, (), self._recipe.name, completion)  # the choice says why
         found = extract(raw, source=self._message, recipe=self._recipe, finish_reason=finish_reason)
         return Title(found.text, raw, found.why, self._recipe.name, completion)
 
@@ -238,28 +271,29 @@ class _Choice:
 
     def is_settled_by(self, candidate: Title) -> bool:
         """Weigh a candidate; whether no other need be asked for."""
-        problems = _problems(candidate, self._message, self._recipe) if self._recipe.candidates > 1 else ()
         is_cancelled = candidate.completion is not None and candidate.completion.finish_reason == "cancelled"
+        is_checked = self._recipe.candidates > 1 and not is_cancelled
+        problems = _problems(candidate, self._message, self._recipe) if is_checked else ()
         # that it is short is no untruth: it speaks against a title, but brings no fallback
         weight = (sum(reason is not Reason.TOO_SHORT for reason in problems), len(problems))
-        if is_cancelled:
-            weight = (0, 0)
         if self._best is None or is_cancelled or weight < self._least:
             self._best, self._least = candidate, weight
-        if not problems or is_cancelled:
+        if not problems:
             return True
         self._steps += [Step(reason, candidate.text) for reason in problems]
         return False
 
-    def title(self) -> Title:
-        """The best candidate, or what the recipe falls back to."""
-        best = self._best
-        assert best is not None
-        if self._least[0] and self._recipe.fallback == "first-words":
+    def title(self, *, is_late: bool = False) -> Title:
+        """The best candidate, or what the recipe falls back to, also if there was no time for any."""
+        best = self._best or Title(None, "", (), self._recipe.name)
+        text, why = best.text, best.why
+        is_unfit = self._least[0] > 0 or (is_late and text is None and not why)
+        if is_unfit and self._recipe.fallback == "first-words":
             words = first_words_title(self._message, self._recipe)
-            fallback = Step(Reason.FALLBACK, best.text, words.text)
-            return replace(best, text=words.text, why=(*self._steps, fallback, *words.why))
-        return replace(best, why=(*self._steps, *best.why))
+            fallback = Step(Reason.FALLBACK, text or words.text, words.text)
+            text, why = words.text, (fallback, *words.why)
+        late = (Step(Reason.TIMEOUT, text, text),) if is_late else ()
+        return replace(best, text=text, why=(*self._steps, *late, *why))
 
 
 def _total(usages: Sequence[Usage]) -> Usage:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinykit.generation.result import Completion
 from tinykit.markup import Bundle, Table, block, bundle, note
+from tinykit.plurals import counted
 
 if TYPE_CHECKING:
     from tinykit.session import TinySession
@@ -79,7 +80,12 @@ def titles_table(
             row.append(f"{title.completion.timings.total_s:.3f}" if title.completion else "-")
         rows.append(row)
     got = sum(title.text is not None for title in titles)
-    return Table.of(f"{got} of {len(titles)} messages have a title", header, rows, {3} if why else {2})
+    return Table.of(
+        f"{got} of {counted(len(titles), 'message')} {'has' if got == 1 else 'have'} a title",
+        header,
+        rows,
+        {3} if why else {2},
+    )
 
 
 def _none_text(title: Title) -> str:
@@ -99,7 +105,7 @@ def completions_table(
             row += [str(one.usage.completion_tokens), f"{one.timings.total_s:.3f}"]
         rows.append(row)
     whole = sum(not one.note for one in completions)
-    return Table.of(f"{len(completions)} answers, {whole} of them whole", header, rows, {2, 3})
+    return Table.of(f"{counted(len(completions), 'answer')}, {whole} of them whole", header, rows, {2, 3})
 
 
 def short(message: object, chars: int = 80) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 
 import pytest
 
@@ -154,3 +155,63 @@ def test_rate_asks_goes_on_and_tells_the_results(command, run, monkeypatch):
     assert command("rate", run, "short")[0] == 2
     code, out, _ = command("report", run, "-o", run / "r.md")
     assert code == 0 and "## Votes" in (run / "r.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def dask(monkeypatch):
+    """A Dask runner that makes the titles here, and keeps what it was told."""
+    from tinykit.lab import dask_runner
+    from tinykit.lab.local import LocalRunner
+
+    made = []
+
+    class Here(LocalRunner):
+        def __init__(self, client=None, *, workers=None):
+            super().__init__(False)
+            self.told, self.is_closed = (client, workers), False
+            made.append(self)
+
+        def close(self):
+            super().close()
+            self.is_closed = True
+
+    monkeypatch.setattr(dask_runner, "DaskRunner", Here)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [((), (None, None)), (("--workers", 2), (None, 2)), (("--scheduler", "host:8786"), ("host:8786", None))],
+    ids=["plain", "workers", "scheduler"],
+)
+def test_run_on_dask_is_the_same_run(command, run, cases, gguf, tmp_path, dask, options, told):
+    arguments = ("-r", tmp_path / "short.json", "-m", gguf, "-o", tmp_path / "dask", "--no-cache")
+    assert command("run", cases, *arguments, "--runner", "dask", *options)[0] == 0
+    assert [(one.told, one.is_closed) for one in dask] == [(told, True)]
+    ours, theirs = lab.load(run), lab.load(tmp_path / "dask")
+    assert theirs.is_complete and {name: theirs.titles(name) for name in theirs.variants} == {
+        name: ours.titles(name) for name in ours.variants
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--workers", 2), "--workers goes with --runner dask"),
+        (("--scheduler", "host:1"), "--scheduler goes with --runner dask"),
+        (("--runner", "dask", "--workers", 2, "--scheduler", "host:1"), "give one."),
+        (("--runner", "ray"), "'ray' is not one of 'local', 'dask'"),
+    ],
+    ids=["workers", "scheduler", "both", "unknown"],
+)
+def test_run_refuses_what_does_not_go_together(command, cases, tmp_path, options, said):
+    code, _, err = command("run", cases, "-o", tmp_path / "none", *options)
+    assert code == 2 and said in err
+    assert not (tmp_path / "none").exists()
+
+
+def test_run_without_dask_says_how_to_install_it(command, cases, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    code, _, err = command("run", cases, "-o", tmp_path / "none", "--runner", "dask")
+    assert code == 6 and "'distributed' is needed for runs on a Dask cluster" in err
+    assert "pip install 'tinykit[dask]'" in err

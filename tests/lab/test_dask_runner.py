@@ -250,3 +250,30 @@ def test_missing_package_is_named(gguf, tmp_path, monkeypatch):
     with pytest.raises(MissingPackageError, match="runs on a Dask cluster") as caught:
         run(gguf, tmp_path / "run", runner="dask")
     assert "tinykit[dask]" in caught.value.hint
+
+
+def test_address_of_a_scheduler_stands_for_its_cluster(gguf, tmp_path, cluster):
+    runner = DaskRunner(cluster.scheduler_address)
+    try:
+        found = run(gguf, tmp_path / "run", runner=runner)
+    finally:
+        runner.close()
+    assert found.is_complete and not found.failures()
+    assert runner._client.status == "closed" and cluster.status.name == "running"
+
+
+def test_address_without_a_scheduler_is_an_error(monkeypatch):
+    monkeypatch.setattr(dask_runner, "CONNECT_S", 0.1)
+    with pytest.raises(WorkerError, match="no Dask scheduler at 'tcp://127.0.0.1:1'") as caught:
+        DaskRunner("tcp://127.0.0.1:1")
+    assert "dask scheduler" in caught.value.hint
+
+
+def test_number_of_workers_starts_a_cluster_of_ones_own(cluster):
+    with distributed.Client(cluster) as client:
+        runner = DaskRunner(workers=1)
+        try:
+            assert runner._client is not client
+            assert len(runner._client.scheduler_info(n_workers=-1)["workers"]) == 1
+        finally:
+            runner.close()

@@ -164,7 +164,7 @@ def test_table_shows_titles_beside_each_other(stored):
     run = stored({"first-words": BASE, "mine": {**BASE, "a": "<b>Flat</b>"}})
     assert [line[0] for line in run.table().rows] == ["a", "b", "c"]
     different = run.table(only_different=True)
-    assert [line[0] for line in different.rows] == ["a"] and "1 of 3 cases have titles that differ." in str(
+    assert [line[0] for line in different.rows] == ["a"] and "1 of 3 cases has titles that differ." in str(
         different
     )
     assert "&lt;b&gt;Flat" in different._repr_html_() and "(too_long)" in str(run.table())
@@ -243,7 +243,7 @@ def test_more_comparisons_need_more_certainty(stored):
 def test_runs_of_other_cases_are_refused_with_the_list(stored):
     one = stored({"mine": BASE}, name="one")
     two = stored({"mine": BASE}, CASES[:2], name="two")
-    with pytest.raises(OptionError, match=r"1 cases are only in one of the runs: c\."):
+    with pytest.raises(OptionError, match=r"1 case is only in one of the runs: c\."):
         lab.diff(one, two)
     diff = lab.diff(one, two, only_common=True)
     assert (diff.a, diff.b, diff.cases) == ("mine (one)", "mine (two)", 2)
@@ -266,3 +266,63 @@ def test_diff_has_the_same_numbers_in_all_its_forms(stored):
     for cell in diff.table().rows[0]:
         assert cell.replace("<", "&lt;") in diff._repr_html_()
     assert [line[0] for line in diff.changes().rows] == ["a", "b"]
+
+
+@pytest.fixture
+def two(stored):
+    return stored({"titles": {"a": "Flat bread", "b": "Trip"}, "plain": {"a": "Bread", "b": "Trip"}})
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda run: run["titels"],
+        lambda run: run.titles("titels"),
+        lambda run: run.table(["plain", "titels"]),
+        lambda run: run.table(variants="titels"),
+        lambda run: run.table(against="titels"),
+        lambda run: run.rank("titels"),
+        lambda run: run.scores()["titels", "chrf"],
+        lambda run: lab.diff("titels", run["plain"]),
+        lambda run: lab.diff(run["plain"], "titels"),
+        lambda run: run.freeze("titels", "nowhere"),
+        lambda run: lab.rate(run, "plain", "titels"),
+    ],
+)
+def test_unknown_variant_is_told_with_the_nearest_name(two, ask):
+    with pytest.raises(OptionError, match="The run has no variant 'titels'") as caught:
+        ask(two)
+    assert caught.value.nearest == ["titles"]
+    assert caught.value.hint == "Did you mean 'titles'? There are: titles, plain."
+
+
+def test_unknown_metric_is_told_with_the_nearest_name(two):
+    found = lab.diff(two["plain"], two["titles"], metrics=["chrf", "keywords"])
+    for ask in (
+        lambda: found["chr"],
+        lambda: two.scores(["chrf"])["titles", "chr"],
+        lambda: lab.diff(two["plain"], two["titles"], metrics=["chr"]),
+    ):
+        with pytest.raises(OptionError, match="'chr'") as caught:
+            ask()
+        assert "chrf" in caught.value.nearest
+
+
+def test_name_stands_for_a_variant_of_the_other_run(two):
+    assert lab.diff("plain", two["titles"]).to_dict() == lab.diff(two["plain"], two["titles"]).to_dict()
+    with pytest.raises(OptionError, match="of which run is not said"):
+        lab.diff("plain", "titles")
+
+
+def test_table_shows_the_variants_that_are_named(two):
+    table = two.table(["plain"])
+    assert table.columns == ["case", "message", "plain"]
+    assert [line[2] for line in table.rows] == ["Bread", "Trip", "(too_long)"]
+    with pytest.raises(OptionError, match="Not shown: variant 'titles'"):
+        two.table(["plain"], against="titles")
+
+
+def test_one_case_is_one_case(stored):
+    run = stored({"titles": {"a": "Flat bread"}}, CASES[:1])
+    assert run.summary() == "1 case × 1 variant: 1 made"
+    assert "over 1 case." in str(run.scores(["keywords"]))

@@ -52,7 +52,7 @@ def test_a_changed_title_is_shown_with_what_else_changed(made, tmp_path):
 
 def test_partial_runs_and_other_files_cannot_be_frozen_or_checked(made, tmp_path, monkeypatch):
     monkeypatch.setattr(made, "rows", made.rows[:-1])
-    with pytest.raises(OptionError, match="1 titles of short are missing"):
+    with pytest.raises(OptionError, match="1 title of short is missing"):
         made.freeze("short", tmp_path)
     with pytest.raises(OptionError, match="no frozen titles"):
         lab.check(tmp_path)

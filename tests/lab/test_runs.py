@@ -13,7 +13,7 @@ import pytest
 
 from tests.lab.conftest import MESSAGES, short
 from tinykit import lab
-from tinykit.errors import ModelFileError, OptionError
+from tinykit.errors import ModelFileError, OptionError, UnknownModelError
 from tinykit.lab.cache import RowCache
 from tinykit.lab.folder import RunFolder
 from tinykit.lab.local import LocalRunner
@@ -368,3 +368,29 @@ def test_a_row_survives_its_line():
 
     assert Row.from_dict(json.loads(row_line(row))) == row
     assert row_line(row).count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    "models", [["smolm2-135m"], [lab.Target("smolm2-135m", dtype="q8")]], ids=["key", "target"]
+)
+def test_unknown_model_is_told_with_the_nearest_names_before_anything_runs(gguf, tmp_path, asked, models):
+    with pytest.raises(UnknownModelError, match="smolm2-135m") as caught:
+        run(gguf, tmp_path / "run", models=[gguf, *models])
+    assert "smollm2-135m" in caught.value.nearest
+    assert not (tmp_path / "run").exists() and asked == []
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ({"device": "gpuu"}, "gpuu"),
+        ({"backend": "onxx"}, "onxx"),
+        ({"dtype": "q99"}, "q99"),
+        ({"threads": 0}, "threads"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_unknown_names_in_a_target_are_told_before_anything_runs(gguf, tmp_path, asked, target, said):
+    with pytest.raises(OptionError, match=said):
+        run(gguf, tmp_path / "run", models=[lab.Target(str(gguf), **target)])
+    assert not (tmp_path / "run").exists() and asked == []

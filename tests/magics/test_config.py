@@ -104,3 +104,16 @@ def test_magics_elsewhere_are_a_mistake_that_is_said():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
     )
     assert "need a notebook or IPython" in done.stdout and "TinySession" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("model", "smollm2-135m"), ("device", "cpu"), ("dtype", "q8"), ("recipe", "plain"), ("max_tokens", 5)],
+)
+def test_nothing_restores_the_default(shell, name, value, caplog):
+    for nothing in ("''", "' '", "None"):
+        shell.run(f"%config TinyMagics.{name} = {value!r}")
+        assert getattr(defaults(), name) == value
+        shell.run(f"%config TinyMagics.{name} = {nothing}")
+        assert getattr(defaults(), name) is None and not caplog.text
+        assert shell.run(f"%config TinyMagics.{name}").value is None

@@ -127,7 +127,7 @@ def test_interrupted_batch_shows_and_keeps_what_there_is(notebook, monkeypatch):
     monkeypatch.setattr(TinySession, "title_results", interrupted)
     ran = notebook.run("%title -o x --show {{messages}}")
     assert type(ran.error) is KeyboardInterrupt
-    assert "1 of 3 messages have a title" in ran.texts[-1] and "(no title: cancelled)" in ran.texts[-1]
+    assert "1 of 3 messages has a title" in ran.texts[-1] and "(no title: cancelled)" in ran.texts[-1]
     assert notebook.names["x"].texts == ["Plan a trip to Lisbon", None, None]
 
 

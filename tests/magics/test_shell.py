@@ -127,7 +127,7 @@ def test_many_messages_are_titled_as_a_batch(shell, kind):
     assert ran.value.texts == [TITLE, None]
     assert [type(one) for one in ran.value] == [Title, Title] and len(ran.value) == 2
     data, _ = shell.ip.display_formatter.format(ran.value)
-    assert "1 of 2 messages have a title" in data["text/plain"] and TITLE in data["text/html"]
+    assert "1 of 2 messages has a title" in data["text/plain"] and TITLE in data["text/html"]
     assert "(no title: no_task)" in data["text/plain"]
 
 
@@ -284,6 +284,24 @@ def test_load_info_and_unload(tiny_shell):
     assert not any(session.is_loaded for session in sessions.POOL.sessions())
 
 
+def test_time_that_is_up_leaves_the_fallback_of_one_title_and_of_many(tiny_shell):
+    found = tiny_shell.run(f"%title -r titles --timeout 0 {MESSAGE}").value
+    assert (found.text, found.why[0].reason) == (TITLE, "timeout")
+    tiny_shell.names["messages"] = [MESSAGE, "hi"]
+    assert tiny_shell.run("%title -r titles --timeout 0 {{messages}}").value.texts == [TITLE, None]
+    assert tiny_shell.run("%title -r plain --timeout 0 {{messages}}").value.texts == [None, None]
+    assert tiny_shell.run("%tiny --timeout 0 Hello").value.cancelled_by == "timeout"
+    assert isinstance(tiny_shell.run("%title --timeout soon Hello").error, OptionError)
+
+
+def test_unloaded_model_is_listed_once(tiny_shell):
+    for options in ("", "-d cpu"):
+        assert tiny_shell.run(f"%tiny load {options}").error is None
+    assert sum(session.is_loaded for session in sessions.POOL.sessions()) == 2
+    assert tiny_shell.run("%tiny unload").value.rows == (("tiny",),)
+    assert not any(session.is_loaded for session in sessions.POOL.sessions())
+
+
 def test_workers_are_listed_and_what_differs_from_run_to_run_is_told_on_request(shell, monkeypatch):
     from tinykit.worker import admin
 
@@ -362,7 +380,7 @@ def test_stopped_eval_shows_and_keeps_what_there_is(notebook, monkeypatch):
     monkeypatch.setattr(LocalRunner, "rows", interrupted)
     ran = notebook.run("%%tiny_eval -r plain -o kept --show --no-cache\nplan a trip to Lisbon\nand to Rome")
     assert type(ran.error) is KeyboardInterrupt and "Interrupted." in ran.printed
-    assert "1 titles were not made" in ran.texts[-1] and "(not made)" in ran.texts[-1]
+    assert "1 title was not made" in ran.texts[-1] and "(not made)" in ran.texts[-1]
     kept = notebook.names["kept"]
     assert kept.was_interrupted and sum(row is None for row in kept.rows["plain"]) == 1
 

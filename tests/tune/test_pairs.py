@@ -139,7 +139,7 @@ UNFIT = {
     "too few": (good(19), "19 different pairs are too few"),
     "few after duplicates": (good(10) * 4, "10 different pairs"),
     "empty messages": ([*good(20), ("", "x"), (" \n", "y")], "2 rows have no message: 21, 22"),
-    "long title": ([*good(20), ("a", "word " * 13)], "1 rows have a title that is too long: 21"),
+    "long title": ([*good(20), ("a", "word " * 13)], "1 row has a title that is too long: 21"),
     "long word": ([*good(20), ("a", "x" * 81)], "too long"),
     "empty title": ([*good(20), ("a", "  ")], "says nothing"),
     "word for none": ([*good(20), ("a", "-")], "says nothing"),

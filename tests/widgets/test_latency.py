@@ -70,7 +70,7 @@ def test_completions_of_ones_own_can_be_added(view):
     view.add(completion)
     (run,) = view.runs
     assert (run.tokens, run.ttft_s) == (5, completion.timings.ttft_s)
-    assert "1 runs" in view.plot.value
+    assert "1 run," in view.plot.value
 
 
 def test_run_without_tokens_has_dashes_and_a_bar():

@@ -106,7 +106,7 @@ def test_new_run_ends_the_old_one_and_takes_its_place(typed):
     assert new.wait(WAIT_S) and not old.is_running
     assert [row.recipe for row in typed.rows] == ["first-words"]
     assert list(typed.form.card_texts) == ["first-words"]
-    assert typed.status.startswith("1 of 1 titles")
+    assert typed.status.startswith("1 of 1 title ")
     typed.close()
 
 

@@ -45,13 +45,22 @@ def test_worker_is_started_shown_and_stopped(tinykit, shared, backend, model_pat
     assert json.loads(tinykit("status", "--json"))["idle_limit_s"] == 900
     assert "loaded tiny" in tinykit("logs", name)
     assert tinykit("logs", "-n", 1).count("\n") == 1
-    assert "There are: " in tinykit("stop", "nobody")[1]
+    assert row["clients"] == 1 == shared.worker.clients  # who looks is none
+    wrong = f"{name[:-1]}x"
+    for command in ("stop", "status", "logs"):
+        _, err, code = tinykit(command, wrong)
+        assert code == 3 and wrong in err
+        assert f"Did you mean {name}? There are: {name}" in err
+        assert "Did you mean" not in tinykit(command, "nobody")[1]
 
     assert tinykit("stop", name) == f"{name} was stopped.\n"
     wait_until(lambda: not is_alive(pid))
     assert tinykit("list") == "No worker runs.\n"
     assert "ended: a client asked for it" in tinykit("logs", name)
     assert tinykit("stop", "--all") == "No worker runs.\n"
+    for command in ("stop", "status"):
+        _, err, code = tinykit(command, "nobody")
+        assert code == 3 and "No worker 'nobody' runs." in err and "tinykit worker list" in err
 
 
 def test_dead_worker_is_not_listed_and_what_it_left_is_swept(tinykit, shared):

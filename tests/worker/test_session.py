@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,9 @@ from tinykit.errors import (
     OptionError,
     PromptTooLongError,
 )
+from tinykit.reasons import Reason
+from tinykit.recipes import RECIPES
+from tinykit.titling import late_title
 
 ONE_WORKER = True  # all tests here ask the same one
 
@@ -216,6 +220,47 @@ def test_deadline_counts_while_a_request_waits(shared, backend, in_thread):
     assert late.cancelled_by == "timeout" and late.text == ""
     backend.off("hold")
     assert long.get().finish_reason == "length"
+
+
+def test_deadline_of_titles_and_of_many_answers_counts_while_they_wait(shared, backend, in_thread):
+    shared.load()
+    backend.on("hold")
+    long = in_thread(lambda: shared.complete("a", max_tokens=3))
+    backend.wait_for("held")
+    recipe = RECIPES["titles"]
+    late = [late_title(message, recipe) for message in (MESSAGES[0], MESSAGES[2])]
+    found = shared.title_results(MESSAGES, recipe=recipe, timeout_s=0.2)
+    assert [found[0], found[2]] == late and late[0].text
+    assert [step.reason for one in found[1::2] for step in one.why] == [Reason.NO_TASK, Reason.FAILED]
+    assert shared.title_result(MESSAGES[0], recipe=recipe, timeout_s=0.2) == late[0]
+    one_by_one = shared.titles_as_done(MESSAGES[:3], recipe=recipe, batch_size=1, timeout_s=0.2)
+    assert [(at, title.text) for at, title in one_by_one] == [(0, late[0].text), (1, None), (2, late[1].text)]
+    answers = shared.complete_many(["b", "c"], timeout_s=0.2)
+    assert [one.cancelled_by for one in answers] == ["timeout"] * 2
+    backend.off("hold")
+    assert long.get().finish_reason == "length"
+
+
+def test_title_that_is_under_way_when_its_time_is_up_ends_with_what_there_is(shared, backend, in_thread):
+    shared.load()
+    backend.on("hold")
+    call = in_thread(
+        lambda: shared.title_results([MESSAGES[0], MESSAGES[2]], recipe="plain", batch_size=1, timeout_s=0.2)
+    )
+    backend.wait_for("held")
+    time.sleep(0.3)  # until it is late in any case
+    backend.off("hold")
+    cut, waiting = call.get()
+    for title in (cut, waiting):
+        assert title.text is None and [step.reason for step in title.why] == [Reason.TIMEOUT]
+    assert cut.completion.cancelled_by == "timeout" and waiting.completion is None
+
+
+@pytest.mark.parametrize("timeout_s", [None, 3600])
+def test_titles_in_time_are_those_without_a_deadline(shared, alone, timeout_s):
+    expected = alone.titles(MESSAGES[:3], recipe="plain")
+    assert shared.titles(MESSAGES[:3], recipe="plain", timeout_s=timeout_s) == expected
+    assert shared.title(MESSAGES[0], recipe="plain", timeout_s=timeout_s) == expected[0]
 
 
 def test_ping_and_status_do_not_wait_for_the_model(shared, backend, in_thread):

@@ -1,8 +1,8 @@
 """The command ``tinykit``.
 
-Exit codes: 0 done · 1 no title was found · 2 wrong use or input · 3 unknown model or recipe · 4 files cannot
-be had · 5 a model file cannot be used · 6 another failure while running · 130 interrupted · 141 the reader of
-the output left.
+Exit codes: 0 done · 1 no title was found · 2 wrong use or input · 3 unknown model, recipe or worker · 4 files
+cannot be had · 5 a model file cannot be used · 6 another failure while running · 130 interrupted · 141 the
+reader of the output left.
 
 What costs time to import is imported inside `main`, so that Ctrl-C is clean from the first moment.
 """
@@ -26,6 +26,7 @@ from tinykit.errors import (
     TinykitError,
     UnknownModelError,
     UnknownRecipeError,
+    UnknownWorkerError,
 )
 
 _EXIT_CODES: tuple[tuple[type[TinykitError], int], ...] = (
@@ -33,6 +34,7 @@ _EXIT_CODES: tuple[tuple[type[TinykitError], int], ...] = (
     (PromptTooLongError, 2),
     (UnknownModelError, 3),
     (UnknownRecipeError, 3),
+    (UnknownWorkerError, 3),
     (SourceError, 4),
     (ModelFileError, 5),
     (TinykitError, 6),

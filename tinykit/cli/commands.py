@@ -44,6 +44,7 @@ cli.add_command(lab)
 @click.argument("text", nargs=-1)
 @click.option("-f", "--file", "file", help="Title each line of this file; - is standard input.")
 @click.option("-r", "--recipe", help="How to make titles: a name, or a JSON or TOML file.")
+@click.option("--timeout", "timeout_s", type=float, help="Seconds for all titles, without loading the model.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @click.option("--why", is_flag=True, help="Also show the steps from the reply to the title.")
 @click.option("--stats", is_flag=True, help="Also show the seconds each title took.")
@@ -52,23 +53,27 @@ def title(
     text: tuple[str, ...],
     file: str | None,
     recipe: str | None,
+    timeout_s: float | None,
     as_json: bool,
     why: bool,
     stats: bool,
     **options: Any,
 ) -> int:
     """Title a message, the words of TEXT together; - reads it from standard input."""
+    from tinykit.generation.request import checked_timeout_s
     from tinykit.session import TinySession
 
     if (file is None) == (not text):
         raise click.UsageError("Give either a message or --file.")
     messages = list(_lines(file)) if file is not None else [_message(text)]
+    left_s = checked_timeout_s(timeout_s)
     found = 0
     with TinySession(recipe=recipe, lazy=True, **options) as session:
         for message in messages:
             started, loaded_s = time.perf_counter(), session.load_s
-            result = session.title_result(message)
+            result = session.title_result(message, timeout_s=left_s)
             elapsed_s = time.perf_counter() - started - (session.load_s - loaded_s)
+            left_s = None if left_s is None else max(0.0, left_s - elapsed_s)
             found += result.text is not None
             if as_json:
                 click.echo(json.dumps(_as_dict(result, elapsed_s), ensure_ascii=False))

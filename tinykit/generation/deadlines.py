@@ -31,9 +31,7 @@ class Deadlines:
 
     def watch(self, runs: Sequence[Run]) -> None:
         """Stop those that have a deadline once it has passed, unless they are `drop`ped before."""
-        timed = {
-            run: run.clock.called + (run.request.options.timeout_s or 0) for run in runs if _is_timed(run)
-        }
+        timed = {run: due_s for run in runs if (due_s := run.due_s) is not None}
         if not timed:
             return
         with self._lock:
@@ -74,7 +72,3 @@ class Deadlines:
             return _AGAIN_S  # it may just have been about to begin, and not have heard
         self._runs.pop(run, None)  # whatever it does next looks first
         return _LONGEST_S
-
-
-def _is_timed(run: Run) -> bool:
-    return run.request.options.timeout_s is not None

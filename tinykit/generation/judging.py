@@ -194,8 +194,7 @@ class Judge:
 
     def _asked(self, rows: Sequence[Row], aside: Aside) -> list[list[float]]:
         while True:
-            if self._is_closed:
-                raise ClosedError("This model was closed.", hint="Make a new TinySession.")
+            self.require_open()
             self._asking = aside  # first, so that who cancels later than the look below interrupts
             try:
                 aside.check()
@@ -204,6 +203,11 @@ class Judge:
                 aside.check()  # else it was meant for somebody else who has just left the model
             finally:
                 self._asking = None
+
+    def require_open(self) -> None:
+        """Raise ClosedError after `close`."""
+        if self._is_closed:
+            raise ClosedError("This model was closed.", hint="Make a new TinySession.")
 
     def cancel(self) -> int:
         """End the calls that are running or wait, from any thread; returns how many that were."""

@@ -139,7 +139,12 @@ def _checked_logprobs(value: object) -> int | None:
     return int(number)
 
 
-def _checked_timeout_s(value: object) -> float | None:
+def checked_timeout_s(value: object) -> float | None:
+    """Seconds as a number, None for no deadline.
+
+    Raises:
+        OptionError: not a number, or below 0.
+    """
     if value is None:
         return None
     number = _number(value)
@@ -215,7 +220,7 @@ class GenerationOptions:
         object.__setattr__(self, "stop", checked_stop(self.stop))
         object.__setattr__(self, "draft", checked_draft(self.draft))
         object.__setattr__(self, "logprobs", _checked_logprobs(self.logprobs))
-        object.__setattr__(self, "timeout_s", _checked_timeout_s(self.timeout_s))
+        object.__setattr__(self, "timeout_s", checked_timeout_s(self.timeout_s))
         object.__setattr__(self, "tokens_per_step", checked_tokens_per_step(self.tokens_per_step))
         object.__setattr__(self, "exact", checked_switch(self.exact, "exact"))
 
@@ -246,6 +251,8 @@ class Request:
         slot: A conversation whose state is kept; its requests run one after the other.
         reuse: False computes the whole prompt, whatever is kept: for measurements.
         watcher: Who waits for it, where many are served at once.
+        deadline_s: When it is cancelled, in seconds of `time.perf_counter`, whenever it began: for one of
+            several requests that share their time.
     """
 
     prompt_ids: tuple[int, ...]
@@ -254,6 +261,7 @@ class Request:
     slot: int | str | None = None
     reuse: bool = True
     watcher: Watcher | None = field(default=None, compare=False, repr=False)
+    deadline_s: float | None = None
 
 
 def check_prompt(request: Request, context_length: int) -> None:

@@ -106,6 +106,15 @@ class Run:
         self._piece = _Piece()
         self._result: Completion | None = None
 
+    @property
+    def due_s(self) -> float | None:
+        """When its time is up, in seconds of `time.perf_counter`; None if it has all the time it wants."""
+        timeout_s, deadline_s = self.request.options.timeout_s, self.request.deadline_s
+        if timeout_s is None:
+            return deadline_s
+        own_s = self.clock.called + timeout_s
+        return own_s if deadline_s is None else min(own_s, deadline_s)
+
     def take(self, logits: Logits) -> list[Chunk]:
         """Say what follows from `logits`, shape (rows, vocab_size): those after the last tokens fed.
 
@@ -291,8 +300,8 @@ class Cancelled(Exception):
 
 def is_cancelled(run: Run) -> bool:
     """Whether a run was cancelled, or its time is up."""
-    timeout_s = run.request.options.timeout_s
-    if timeout_s is not None and time.perf_counter() - run.clock.called >= timeout_s:
+    due_s = run.due_s
+    if due_s is not None and time.perf_counter() >= due_s:
         run.cancelled_by = run.cancelled_by or "timeout"
     if run.watcher is not None and run.watcher.cancelled_by is not None:
         run.cancelled_by = run.cancelled_by or run.watcher.cancelled_by

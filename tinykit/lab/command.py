@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tinykit.plurals import counted
+
 if TYPE_CHECKING:
     from tinykit.lab.differences import Side
+    from tinykit.lab.local import Runner
     from tinykit.lab.plots import Kind
     from tinykit.lab.scoring import RunScores
 
@@ -41,6 +46,9 @@ def lab() -> None:
 @click.option("--batch-size", default=16, show_default=True, help="Titles at once; 1 for honest times.")
 @click.option("--limit", type=click.IntRange(min=1), help="Take only so many cases.")
 @click.option("--column", default="message", show_default=True, help="Column or field of the message.")
+@click.option("--runner", type=click.Choice(["local", "dask"]), default="local", help="Who makes the titles.")
+@click.option("--workers", type=click.IntRange(min=1), help="With dask: processes here; one for each core.")
+@click.option("--scheduler", metavar="ADDRESS", help="With dask: a cluster that runs, such as host:8786.")
 @click.option("--update", is_flag=True, help="Change the run in --out to these arguments.")
 @click.option("--no-cache", is_flag=True, help="Take no titles of earlier runs.")
 @click.option("--retry", is_flag=True, help="Also ask again for titles that failed.")
@@ -54,6 +62,9 @@ def run(
     threads: int | None,
     limit: int | None,
     column: str,
+    runner: str,
+    workers: int | None,
+    scheduler: str | None,
     no_cache: bool,
     retry: bool,
     **options: Any,
@@ -73,16 +84,35 @@ def run(
         for model in models or (None,)
         for dtype in dtypes or (None,)
     ]
-    found = make_run(rows[:limit], recipes or None, targets, out=out, cache=not no_cache, **options)
-    if retry and found.failures() and not found.was_interrupted:
-        found = found.retry_failures()
+    with _runner(runner, workers, scheduler) as maker:
+        options |= {"out": out, "cache": not no_cache, "runner": maker}
+        found = make_run(rows[:limit], recipes or None, targets, **options)
+        if retry and found.failures() and not found.was_interrupted:
+            found = found.retry_failures(runner=maker)
     click.echo(str(found.scores().table()))
     click.echo(f"The run is in {found.path}", err=True)
     for failure in found.failures()[:1]:
-        click.echo(f"{len(found.failures())} titles failed; the first: {failure.error}", err=True)
+        click.echo(f"{counted(len(found.failures()), 'title')} failed; the first: {failure.error}", err=True)
     if found.was_interrupted:
         return _INTERRUPTED
     return 1 if found.failures() or not found.is_complete else 0
+
+
+@contextmanager
+def _runner(name: str, workers: int | None, scheduler: str | None) -> Iterator[Runner | None]:
+    """Who makes the titles; None stands for this process."""
+    if name == "local":
+        for option, value in (("--workers", workers), ("--scheduler", scheduler)):
+            if value is not None:
+                raise click.UsageError(f"{option} goes with --runner dask.")
+        yield None
+        return
+    if workers is not None and scheduler is not None:
+        raise click.UsageError("--workers starts a cluster, --scheduler names one that runs: give one.")
+    from tinykit.lab.dask_runner import DaskRunner
+
+    with closing(DaskRunner(scheduler, workers=workers)) as runner:
+        yield runner
 
 
 @lab.command()

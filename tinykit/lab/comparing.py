@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
 from tinykit.lab.marking import marked
+from tinykit.lab.names import unknown
 from tinykit.lab.rows import Row
 from tinykit.lab.tables import Table
+from tinykit.plurals import counted
 
 if TYPE_CHECKING:
     from tinykit.lab.runs import Run
@@ -17,21 +20,32 @@ _MESSAGE_CHARS = 80
 
 
 def titles_table(
-    run: Run, *, only_different: bool = False, limit: int | None = None, against: str | None = None
+    run: Run,
+    variants: Sequence[str] | None = None,
+    *,
+    only_different: bool = False,
+    limit: int | None = None,
+    against: str | None = None,
 ) -> Table:
     """All titles; of repeats the most frequent one, with how many different ones there were.
 
     Args:
         run: The run.
+        variants: The names of those to show; all by default.
         only_different: Leave out the cases for which all variants have the same title.
         limit: Show so many cases at most.
-        against: A variant; in the titles of the others the words are marked that its title has not.
+        against: One of them; in the titles of the others the words are marked that its title has not.
 
     Raises:
         OptionError: there is no such variant.
     """
-    base = None if against is None else run.variants.index(run.plan.variant(against).label)
-    cells = {case.id: [_shown(run, variant, case.id) for variant in run.variants] for case in run.cases}
+    names = run.variants if variants is None else _names(run, variants)
+    base = None
+    if against is not None:
+        if run.plan.variant(against).label not in names:
+            raise unknown("variant", against, names, "Not shown:")
+        base = names.index(against)
+    cells = {case.id: [_shown(run, variant, case.id) for variant in names] for case in run.cases}
     kept = [case for case in run.cases if not only_different or len(set(cells[case.id])) > 1]
     shown = kept[:limit]
     rows = [[case.id, _short(case.message), *_marked(cells[case.id], base)] for case in shown]
@@ -39,10 +53,18 @@ def titles_table(
         [] if base is None else [f"Marked, {{+so+}} or bold and underlined: not in the title of {against}."]
     )
     if only_different:
-        notes.append(f"{len(kept)} of {len(run.cases)} cases have titles that differ.")
+        verb = "has" if len(kept) == 1 else "have"
+        notes.append(f"{len(kept)} of {counted(len(run.cases), 'case')} {verb} titles that differ.")
     if len(shown) < len(kept):
-        notes.append(f"{len(kept) - len(shown)} more cases are not shown.")
-    return Table("Titles by case", ["case", "message", *run.variants], rows, notes, is_text=True)
+        more = len(kept) - len(shown)
+        notes.append(f"{counted(more, 'more case')} {'is' if more == 1 else 'are'} not shown.")
+    return Table("Titles by case", ["case", "message", *names], rows, notes, is_text=True)
+
+
+def _names(run: Run, variants: Sequence[str]) -> tuple[str, ...]:
+    """The names as they were given, once each; one alone may be text."""
+    given = [variants] if isinstance(variants, str) else variants
+    return tuple(dict.fromkeys(run.plan.variant(name).label for name in given))
 
 
 def _marked(titles: list[str], base: int | None) -> list[str]:

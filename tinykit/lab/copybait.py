@@ -19,6 +19,7 @@ from tinykit.lab.rows import Row
 from tinykit.lab.running import run as make_run
 from tinykit.lab.runs import Run
 from tinykit.lab.tables import Table, Tabular
+from tinykit.plurals import counted
 from tinykit.recipes import Recipe, get_recipe
 from tinykit.wordlists import SMALL_WORDS
 
@@ -62,10 +63,8 @@ class CopyBait(Tabular):
     def table(self) -> Table:
         """Phrases down."""
         rows = [[phrase, f"{count} of {self.replies}"] for phrase, count in self.phrases]
-        caption = (
-            f"{self.recipe}: {self.copied} of {self.replies} replies to messages about nothing much "
-            "hand back words of the prompt"
-        )
+        said = f"{self.copied} of {counted(self.replies, 'reply', 'replies')} to messages about nothing much"
+        caption = f"{self.recipe}: {said} hand back words of the prompt"
         notes = [] if rows else ["No phrase of the prompt came back."]
         return Table(caption, ["phrase of the prompt", "replies"], rows, notes, is_text=True)
 

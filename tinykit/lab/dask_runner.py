@@ -25,6 +25,7 @@ from tinykit.lab.rows import Row
 from tinykit.optional import require
 
 START_S = 120.0  # for the first worker to be there
+CONNECT_S = 20.0
 _BATCHES = 2  # in a job: large enough for full batches, small enough that a lost worker costs little
 _LEAST = 8
 _AHEAD = 2  # jobs for each worker, so that none waits for the next one
@@ -36,24 +37,31 @@ class DaskRunner:
     """Makes titles on the workers of a Dask cluster.
 
     Args:
-        client: A `distributed.Client`. Without one it is the client that this program has already, or that of
-            a cluster on this machine with a process for each core, which ends with `close`.
+        client: A `distributed.Client`, or the address of a scheduler. Without one it is the client that this
+            program has already, or that of a cluster on this machine, which ends with `close`.
+        workers: Start a cluster on this machine in any case, of so many processes; else it has one for each
+            core.
 
     Raises:
         MissingPackageError: `distributed` is not installed.
+        WorkerError: there is no scheduler at the address.
     """
 
-    def __init__(self, client: Any = None) -> None:
+    def __init__(self, client: Any = None, *, workers: int | None = None) -> None:
         self._dask = require("distributed", extra="dask", purpose="runs on a Dask cluster")
         dask_client = self._dask.client
         self._gone_errors = (dask_client.ClosedClientError, dask_client.CancelledError, OSError)
         self._cluster: Any = None
-        if client is None:
+        self._is_own = client is None or isinstance(client, str)  # the client, which ends with `close`
+        if client is None and workers is None:
             with suppress(ValueError):  # there is none
                 client = self._dask.default_client()
+                self._is_own = False
+        if isinstance(client, str):
+            client = self._connected(client)
         if client is None:
             self._cluster = self._dask.LocalCluster(
-                n_workers=default_threads(),
+                n_workers=workers or default_threads(),
                 threads_per_worker=1,
                 dashboard_address=":0",
                 preload=dask_tasks.__name__,
@@ -62,6 +70,15 @@ class DaskRunner:
         self._client = client
         self._known: list[str] = []
         self._looked_s = -math.inf
+
+    def _connected(self, address: str) -> Any:
+        try:
+            return self._dask.Client(address, timeout=CONNECT_S, set_as_default=False)
+        except (OSError, ValueError) as error:  # among the first is a timeout
+            raise WorkerError(
+                f"There is no Dask scheduler at {address!r}: {error}",
+                hint="Start one, and give the address that it names: dask scheduler",
+            ) from error
 
     def asked(self, target: Target) -> dict[str, Any]:
         """What tells whether a target is still the same, as far as this machine knows."""
@@ -124,8 +141,9 @@ class DaskRunner:
 
     def close(self) -> None:
         """Let go of the cluster; one that was started for this run ends."""
-        if self._cluster is not None:
+        if self._is_own:
             self._client.close()
+        if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
 

@@ -12,9 +12,11 @@ from tinykit.errors import OptionError
 from tinykit.lab import statistics
 from tinykit.lab.metric import Metric
 from tinykit.lab.metrics import STANDARD
+from tinykit.lab.names import unknown
 from tinykit.lab.plots import differences_plot
 from tinykit.lab.scoring import Named, chosen_metrics, score_variant
 from tinykit.lab.tables import Table, Tabular, changes_table
+from tinykit.plurals import counted
 
 if TYPE_CHECKING:
     from tinykit.lab.runs import Run
@@ -120,7 +122,8 @@ class Difference:
         if -self.margin < self.low and self.high < self.margin:
             return f"no difference shown: less than {self.margin:g} {unit}"
         more = self.needed - self.cases
-        shows = f"undecided: {self.cases} cases show {self.smallest:{self._format}} {unit} or more"
+        shown = f"show{'s' if self.cases == 1 else ''} {self.smallest:{self._format}} {unit} or more"
+        shows = f"undecided: {counted(self.cases, 'case')} {shown}"
         return f"{shows}; about {_rounded(more)} more would show {self.margin:g}" if more > 0 else shows
 
     @property
@@ -152,12 +155,19 @@ class Diff(Tabular):
     cases: int
 
     def __getitem__(self, metric: str) -> Difference:
-        """The difference in one metric."""
-        return next(one for one in self.differences if one.metric.name == metric)
+        """The difference in one metric.
+
+        Raises:
+            OptionError: it was not asked for, or applies to no case that both have.
+        """
+        for one in self.differences:
+            if one.metric.name == metric:
+                return one
+        raise unknown("metric", metric, [one.metric.name for one in self.differences], "Not compared:")
 
     def table(self) -> Table:
         """Metrics down, with intervals and verdicts."""
-        caption = f"a = {self.a}, b = {self.b}; {len(self.changed)} of {self.cases} titles differ"
+        caption = f"a = {self.a}, b = {self.b}; {len(self.changed)} of {counted(self.cases, 'title')} differ"
         rows = [[one.metric.name, *one.cells()] for one in self.differences]
         return Table(caption, ["", *_COLUMNS], rows, _notes(self.differences))
 
@@ -207,8 +217,8 @@ def difference_fields(one: Difference) -> dict[str, Any]:
 
 
 def diff(
-    a: Run | Side,
-    b: Run | Side,
+    a: Run | Side | str,
+    b: Run | Side | str,
     *,
     metrics: Named | None = None,
     margins: Mapping[str, float] | None = None,
@@ -217,15 +227,17 @@ def diff(
     """What changes from `a` to `b`, case by case.
 
     Args:
-        a, b: ``run["variant"]``, or runs that have one variant besides the baseline.
+        a, b: ``run["variant"]``, or runs that have one variant besides the baseline. A name is a variant of
+            the other one's run.
         metrics: Names, `Metric`s or functions; the standard ones by default.
         margins: By metric, the smallest difference that matters, as it is shown; 3 points by default.
         only_common: Compare the cases that both have, where one has others too.
 
     Raises:
-        OptionError: one has cases that the other has not, or the same ids are other messages.
+        OptionError: there is no such variant, one has cases that the other has not, or the same ids are other
+            messages.
     """
-    left, right = side_of(a), side_of(b)
+    left, right = side_of(a, other=b), side_of(b, other=a)
     _check_cases(left, right, only_common)
     chosen = chosen_metrics(right.run, metrics if metrics is not None else STANDARD)
     found = [_difference(left, right, metric, margins or {}) for metric in chosen]
@@ -294,14 +306,24 @@ def paired(
     )  # fmt: skip
 
 
-def side_of(given: Run | Side) -> Side:
-    """The one variant of a run that can be meant.
+def side_of(given: Run | Side | str, other: Run | Side | str = "") -> Side:
+    """The one variant of a run that can be meant; a name is one of the other side's run.
 
     Raises:
-        OptionError: there are several.
+        OptionError: there are several, or none of that name.
     """
     if isinstance(given, Side):
         return given
+    if isinstance(given, str):
+        if isinstance(other, str):
+            raise OptionError(
+                f"{given!r} and {other!r} are names; of which run is not said.",
+                hint=f"Give them as run[{given!r}] and run[{other!r}].",
+                name="a",
+                value=given,
+            )
+        run = other.run if isinstance(other, Side) else other
+        return Side(run, run.plan.variant(given).label)
     others = [v.label for v in given.plan.variants if v.recipe.method == "model"]
     names = others or list(given.variants)
     if len(names) != 1:
@@ -327,16 +349,18 @@ def _check_cases(a: Side, b: Side, only_common: bool) -> None:
     theirs = {case.id: case.message for case in b.run.cases}
     odd = sorted(ours.keys() ^ theirs.keys())
     if odd and not only_common:
+        many = f"{counted(len(odd), 'case')} {'is' if len(odd) == 1 else 'are'}"
         raise OptionError(
-            f"{len(odd)} cases are only in one of the runs: {_listed(odd)}.",
+            f"{many} only in one of the runs: {_listed(odd)}.",
             hint="Compare the common ones with only_common=True.",
             name="cases",
             value=odd,
         )
     other = sorted(name for name in ours.keys() & theirs.keys() if ours[name] != theirs[name])
     if other:
+        many = f"{counted(len(other), 'case')} {'has' if len(other) == 1 else 'have'}"
         raise OptionError(
-            f"{len(other)} cases have the same id and another message: {_listed(other)}.",
+            f"{many} the same id and another message: {_listed(other)}.",
             name="cases",
             value=other,
         )
@@ -349,7 +373,7 @@ def _listed(names: Sequence[str]) -> str:
 def _notes(differences: Sequence[Difference]) -> list[str]:
     notes = [
         "Intervals: paired bootstrap over cases. p: exact sign test for pass and fail, permutation test for "
-        f"other numbers, corrected for {len(differences)} comparisons (Holm)."
+        f"other numbers, corrected for {counted(len(differences), 'comparison')} (Holm)."
     ]
     lower = list(dict.fromkeys(one.metric.name for one in differences if one.metric.better == "low"))
     return [*notes, *([f"Lower is better: {', '.join(lower)}."] if lower else [])]

@@ -14,6 +14,7 @@ from tinykit.lab.keys import NO_MODEL, facts_of, no_model_facts
 from tinykit.lab.local import Show, open_session
 from tinykit.lab.plan import Target
 from tinykit.lab.tables import Table, changes_table
+from tinykit.plurals import counted
 from tinykit.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Check:
 
     def _headline(self) -> str:
         same = self.count - len(self.changed)
-        return f"{same:,} of {self.count:,} titles are as they were frozen."
+        return _headline(same, self.count)
 
     def _reasons(self) -> list[str]:
         return [f"{name} was {then!r}, is {now!r}." for name, (then, now) in self.ingredients.items()]
@@ -74,8 +75,9 @@ def freeze(run: Run, variant: str, folder: str | Path) -> Path:
     titles = run.titles(variant)
     lacking = [case.id for case in run.cases if case.id not in titles]
     if lacking:
+        many = f"{counted(len(lacking), 'title')} of {variant} {'is' if len(lacking) == 1 else 'are'}"
         raise OptionError(
-            f"{len(lacking)} titles of {variant} are missing or failed, such as {lacking[0]}.",
+            f"{many} missing or failed, such as {lacking[0]}.",
             hint="run.resume() and run.retry_failures() make them.",
             name="variant",
             value=variant,
@@ -132,6 +134,11 @@ def _flat(identity: dict[str, Any]) -> dict[str, Any]:
     return {**rest, **identity.get("packages", {}), "model": identity.get("model", NO_MODEL)}
 
 
+def _headline(same: int, count: int) -> str:
+    verb = "is as it was" if count == 1 else "are as they were"
+    return f"{same:,} of {counted(count, 'title')} {verb} frozen."
+
+
 def _read(path: Path) -> dict[str, Any]:
     file = path / TITLES if path.is_dir() else path
     try:
@@ -154,7 +161,7 @@ def _write(path: Path, values: dict[str, Any]) -> None:
 
 def _notebook(count: int) -> dict[str, Any]:
     """A notebook of one cell with the output that it has as long as no title changes."""
-    expected = f"{count:,} of {count:,} titles are as they were frozen."
+    expected = _headline(count, count)
     source = ["from tinykit import lab\n", "\n", f'lab.check("{TITLES}")']
     data = {"text/plain": [expected]}
     output = {"output_type": "execute_result", "execution_count": 1, "metadata": {}, "data": data}

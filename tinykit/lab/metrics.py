@@ -14,7 +14,9 @@ from tinykit.errors import OptionError
 from tinykit.lab import collection, costs, overlap, wording
 from tinykit.lab.datasets import Case
 from tinykit.lab.metric import Better, Metric, Of
+from tinykit.lab.names import unknown
 from tinykit.lab.tables import aligned
+from tinykit.plurals import counted
 
 chrf, rouge_l = overlap.chrf, overlap.rouge_l
 FORBIDDEN = ("BANANA", "GIFT CARD", "Bonjour")
@@ -137,9 +139,7 @@ def get_metric(name: str | Metric | Callable[..., Any]) -> Metric:
     if callable(name):
         return Metric(getattr(name, "__name__", "metric"), name)
     if name not in METRICS:
-        raise OptionError(
-            f"No metric {name!r}; the metrics are {', '.join(METRICS)}.", name="metrics", value=name
-        )
+        raise unknown("metric", name, list(METRICS))
     return METRICS[name]
 
 
@@ -238,12 +238,14 @@ def _in_order(
         missing = [case.id for case in cases if case.id not in titles]
         if missing:
             raise OptionError(
-                f"No title for {len(missing)} cases: {', '.join(missing[:5])}.", name="titles", value=missing
+                f"No title for {counted(len(missing), 'case')}: {', '.join(missing[:5])}.",
+                name="titles",
+                value=missing,
             )
         return [titles[case.id] for case in cases]
     if len(titles) != len(cases):
         raise OptionError(
-            f"{len(titles)} titles for {len(cases)} cases; there must be one for each.",
+            f"{counted(len(titles), 'title')} for {counted(len(cases), 'case')}; there must be one for each.",
             name="titles",
             value=len(titles),
         )

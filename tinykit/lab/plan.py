@@ -13,6 +13,7 @@ from tinykit.errors import OptionError
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE
 from tinykit.lab.cases import case_fields
 from tinykit.lab.datasets import Case
+from tinykit.lab.names import unknown
 from tinykit.many import checked_count
 from tinykit.recipes import RECIPES, Recipe, get_recipe
 
@@ -133,10 +134,7 @@ class Plan:
         for variant in self.variants:
             if variant.label == label:
                 return variant
-        names = ", ".join(variant.label for variant in self.variants)
-        raise OptionError(
-            f"The run has no variant {label!r}; its variants are {names}.", name="variant", value=label
-        )
+        raise unknown("variant", label, [variant.label for variant in self.variants], "The run has no")
 
     def cells(self, variant: Variant) -> Iterator[Cell]:
         """The titles of a variant, one repeat of all cases after the other."""

@@ -16,6 +16,7 @@ from tinykit.lab.bradley_terry import half_wins, intervals, is_settled, p_of, st
 from tinykit.lab.statistics import sign_test
 from tinykit.lab.tables import Table, Tabular
 from tinykit.lab.votes import Vote
+from tinykit.plurals import counted
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class PairResult:
             return "undecided: nothing was preferred"
         if self.more is None:
             return f"undecided ({tally}): no preference to speak of"
-        return f"undecided ({tally}): about {self.more} more votes like these would show it"
+        return f"undecided ({tally}): about {counted(self.more, 'more vote')} like these would show it"
 
     def cells(self) -> list[str]:
         """As a row of a table."""
@@ -133,7 +134,12 @@ class Preferences(Tabular):
         columns = ["", "preferred", "tied", "not preferred", "strength", "95 % interval"]
         votes = sum(self.raters.values())
         notes = [*(f"{pair.a} and {pair.b}: {pair.verdict}." for pair in self.pairs), *self._about()]
-        return Table(f"What {votes} votes of {_people(len(self.raters))} prefer", columns, rows, notes)
+        return Table(
+            f"What {counted(votes, 'vote')} of {counted(len(self.raters), 'rater')} prefer",
+            columns,
+            rows,
+            notes,
+        )
 
     def pair_table(self) -> Table:
         """Each two variants, with the verdict."""
@@ -192,10 +198,6 @@ _FAR = 20.0  # where a plot ends for those whose interval does not
 
 def _interval_text(one: Strength) -> str:
     return f"{one.low:.2f} to {one.high:.2f}" if math.isfinite(one.low) else "-"
-
-
-def _people(count: int) -> str:
-    return f"{count} rater{'' if count == 1 else 's'}"
 
 
 def preferences(

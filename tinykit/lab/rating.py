@@ -22,6 +22,7 @@ from tinykit.errors import OptionError
 from tinykit.lab.preferences import Preferences, pairs_of, preferences
 from tinykit.lab.standing import Standing
 from tinykit.lab.votes import FILE, Choice, Vote, append_vote, read_votes
+from tinykit.plurals import counted
 
 if TYPE_CHECKING:
     from tinykit.lab.runs import Run
@@ -88,7 +89,9 @@ class Rating:
         mine = [vote for vote in found if {vote.left, vote.right} <= set(self._variants)]
         fresh = [vote for vote in mine if self._is_fresh(vote)]
         if len(fresh) < len(mine):
-            notes.append(f"{len(mine) - len(fresh)} votes on titles that have changed since are left out.")
+            stale = len(mine) - len(fresh)
+            verb = "is" if stale == 1 else "are"
+            notes.append(f"{counted(stale, 'vote')} on titles that have changed since {verb} left out.")
         return fresh, notes
 
     def _is_fresh(self, vote: Vote) -> bool:
@@ -196,7 +199,9 @@ class Rating:
         if reason is not None:
             return f"{told}; can stop: yes, {reason}"
         more = self._standing.votes_to_go
-        return f"{told}; can stop: no, undecided" + (f", about {more} more votes like these" if more else "")
+        return f"{told}; can stop: no, undecided" + (
+            f", about {counted(more, 'more vote')} like these" if more else ""
+        )
 
     def results(self) -> Preferences:
         """What all raters' votes say; this tells who is who."""

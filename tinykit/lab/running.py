@@ -58,7 +58,8 @@ def run(
         progress: As for `TinySession`.
 
     Raises:
-        OptionError: something in the arguments is wrong, or `out` holds another run.
+        UnknownModelError, UnknownRecipeError: there is no model or recipe of that name.
+        OptionError: something else in the arguments is wrong, or `out` holds another run.
     """
     plan = new_plan(
         read_cases(cases),
@@ -69,9 +70,18 @@ def run(
         exact=exact,
         baseline=baseline,
     )
+    for target in plan.targets:
+        _check(target)
     folder = RunFolder(out if out is not None else _default_folder(plan))
     _begin(folder, plan, update)
     return carry_on(Run(folder), runner=runner, progress=progress, cache=cache)
+
+
+def _check(target: Target) -> None:
+    """Raise what is wrong with the names in a target; nothing is loaded, and its device may be elsewhere."""
+    from tinykit.session import TinySession
+
+    TinySession(lazy=True, shared=True, **target.options())
 
 
 def _default_folder(plan: Plan) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from tinykit.lab.rows import Row
 from tinykit.lab.scoring import Named, RunScores, breakdown, score_run
 from tinykit.lab.tables import Table
 from tinykit.optional import require
+from tinykit.plurals import counted
 
 if TYPE_CHECKING:
     from tinykit.lab.local import Runner, Show
@@ -157,16 +159,27 @@ class Run:
         return breakdown(self, metric, by)
 
     def table(
-        self, *, only_different: bool = False, limit: int | None = None, against: str | None = None
+        self,
+        variants: Sequence[str] | None = None,
+        *,
+        only_different: bool = False,
+        limit: int | None = None,
+        against: str | None = None,
     ) -> Table:
         """The titles, cases down and variants across.
 
         Args:
-            only_different: Leave out the cases for which all variants have the same title.
+            variants: The names of those to show; all by default.
+            only_different: Leave out the cases for which all of them have the same title.
             limit: Show so many cases at most.
-            against: A variant; in the titles of the others the words are marked that its title has not.
+            against: One of them; in the titles of the others the words are marked that its title has not.
+
+        Raises:
+            OptionError: there is no such variant.
         """
-        return comparing.titles_table(self, only_different=only_different, limit=limit, against=against)
+        return comparing.titles_table(
+            self, variants, only_different=only_different, limit=limit, against=against
+        )
 
     def rank(self, base: str = BASELINE, *, metrics: Named | None = None) -> Ranking:
         """Every variant against one of them, with intervals and a verdict each."""
@@ -257,7 +270,7 @@ class Run:
         parts = [f"{count:,} {name}" for name, count in sorted(counts.items())]
         if self.missing:
             parts.append(f"{self.missing:,} missing")
-        size = f"{len(self.plan.cases):,} cases × {len(self.plan.variants)} variants"
+        size = f"{counted(len(self.plan.cases), 'case')} × {counted(len(self.plan.variants), 'variant')}"
         size += f" × {self.plan.repeats} repeats" if self.plan.repeats > 1 else ""
         return f"{size}: {', '.join(parts) or 'nothing yet'}"
 

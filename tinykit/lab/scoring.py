@@ -12,8 +12,10 @@ from tinykit.errors import OptionError
 from tinykit.lab.datasets import Case
 from tinykit.lab.metric import Metric
 from tinykit.lab.metrics import STANDARD, get_metric, is_own
+from tinykit.lab.names import unknown
 from tinykit.lab.rows import Row
 from tinykit.lab.tables import Table, Tabular
+from tinykit.plurals import counted
 
 if TYPE_CHECKING:
     from tinykit.lab.runs import Run
@@ -58,12 +60,21 @@ class RunScores(Tabular):
     notes: tuple[str, ...] = ()
 
     def __getitem__(self, key: tuple[str, str]) -> Column:
-        """The values of ``[variant, metric]``."""
-        return self.columns[key]
+        """The values of ``[variant, metric]``.
+
+        Raises:
+            OptionError: there is no such variant, or the metric was not asked for.
+        """
+        if key in self.columns:
+            return self.columns[key]
+        variant, metric = key
+        if variant not in self.variants:
+            raise unknown("variant", variant, self.variants, "The run has no")
+        raise unknown("metric", metric, [one.name for one in self.metrics], "Not scored:")
 
     def mean(self, variant: str, metric: str) -> float | None:
         """A mean as it is shown; None where the metric never applies."""
-        return self.columns[variant, metric].mean
+        return self[variant, metric].mean
 
     def table(self) -> Table:
         """Variants down, metrics across; a dash where nothing applies."""
@@ -95,11 +106,13 @@ class RunScores(Tabular):
         for metric in shown:
             columns = [self.columns[variant, metric.name] for variant in self.variants]
             counts = sorted({len(column.values) for column in columns})
-            over = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+            over = counted(counts[-1], "case")
+            over = over if len(counts) == 1 else f"{counts[0]} to {over}"
             way = {"high": "", "low": "; lower is better", "": "; no better or worse"}[metric.better]
-            found.append(f"{metric.name}: {metric.help or 'your metric'}; over {over} cases{way}.")
+            found.append(f"{metric.name}: {metric.help or 'your metric'}; over {over}{way}.")
             found += [
-                f"{metric.name} failed for {column.failed} titles of {column.variant}: {column.error}"
+                f"{metric.name} failed for {counted(column.failed, 'title')} of {column.variant}: "
+                f"{column.error}"
                 for column in columns
                 if column.failed
             ]
@@ -115,7 +128,7 @@ def score_run(run: Run, metrics: Named | None = None) -> RunScores:
         for metric in chosen
     }
     made = {variant: _made(run, variant) for variant in run.variants}
-    notes = () if run.is_complete else (f"{run.missing:,} titles are still missing.",)
+    notes = () if run.is_complete else (_still_missing(run.missing),)
     return RunScores(run.summary(), columns, run.variants, chosen, made, notes)
 
 
@@ -220,6 +233,10 @@ def _value(metric: Metric, case: Case, row: Row, recipe: Any, errors: list[str])
     except Exception as error:
         errors.append(f"{type(error).__name__}: {error}")
         return None
+
+
+def _still_missing(count: int) -> str:
+    return f"{counted(count, 'title')} {'is' if count == 1 else 'are'} still missing."
 
 
 def _made(run: Run, variant: str) -> str:

@@ -144,12 +144,12 @@ def title(session: TinySession, value: Any, options: MagicOptions, page: Page) -
     if items is not None:
         recipe = session.recipe if options.recipe is None else get_recipe(options.recipe)
         table = partial(titles_table, why=options.why, stats=options.stats)
-        ask = partial(session.title_results, items, recipe=recipe)
+        ask = partial(session.title_results, items, recipe=recipe, timeout_s=options.timeout_s)
         return _batch(ask, items, table, partial(failed_title, recipe=recipe), page)
     message = value if isinstance(value, list | tuple) else str(value)
     view = partial(title_view, why=options.why, stats=options.stats, model=session.spec.key)
     try:
-        found = session.title_result(message, recipe=options.recipe)
+        found = session.title_result(message, recipe=options.recipe, timeout_s=options.timeout_s)
     except KeyboardInterrupt as error:
         if (stopped := getattr(error, "partial", None)) is not None:
             page.stopped(stopped, partial(view, stopped))
@@ -174,7 +174,7 @@ def _batch(
     return page.finished(batch, batch._repr_mimebundle_)
 
 
-_CALL = ("system", "max_tokens", "temperature", "seed", "schema")
+_CALL = ("system", "max_tokens", "temperature", "seed", "timeout_s", "schema")
 
 
 def answer(session: TinySession, value: Any, options: MagicOptions, page: Page) -> Completion | Batch:

@@ -53,6 +53,8 @@ class TinyMagics(Configurable):
     @validate("model", "device", "dtype", "recipe", "max_tokens")
     def _checked(self, proposal: Any) -> Any:
         value = proposal["value"]
+        if isinstance(value, str) and not value.strip():
+            value = None  # as if it had never been set
         if value is None or self._is_following:
             return value
         chosen = {name: getattr(self, name) for name in _NAMES} | {proposal["trait"].name: value}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tinykit.errors import OptionError
 from tinykit.markup import Bundle, Table
+from tinykit.plurals import counted
 
 if TYPE_CHECKING:
     from tinykit.events import ProgressEvent
@@ -68,9 +69,10 @@ class Comparison:
                 ("tokens written", *(str(sum(row.completion_tokens for row in rows)) for rows in found)),
                 ("from the cache", *(str(sum(row.cached for row in rows)) for rows in found)),
             ]
-        caption = f"{len(self.messages)} messages, {len(self.rows)} recipes; for 'invented' less is better"
+        size = f"{counted(len(self.messages), 'message')}, {counted(len(self.rows), 'recipe')}"
+        caption = f"{size}; for 'invented' less is better"
         if missing := sum(row is None for rows in self.rows.values() for row in rows):
-            caption += f"; {missing} titles were not made"
+            caption += f"; {counted(missing, 'title')} {'was' if missing == 1 else 'were'} not made"
         return Table.of(caption, ("message", *self.rows), lines)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:

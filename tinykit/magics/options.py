@@ -34,6 +34,7 @@ class MagicOptions:
         max_tokens: New tokens at most.
         temperature: How much chance there is.
         seed: Of the draws.
+        timeout_s: Seconds after which what there is counts.
         schema: A JSON schema, a pydantic model, or a file that holds a schema.
         keep: Folder to keep a run in.
         no_cache: Make anew what an earlier run has made.
@@ -53,6 +54,7 @@ class MagicOptions:
     max_tokens: int | None = None
     temperature: float | None = None
     seed: int | None = None
+    timeout_s: float | None = None
     schema: Any = None
     keep: str | None = None
     no_cache: bool = False
@@ -105,6 +107,10 @@ OPTIONS = (
     _option("max_tokens", "--max-tokens", "N", "New tokens at most.", _TINY),
     _option("temperature", "--temperature", "T", "Draw the tokens; 0 takes the likeliest.", _TINY),
     _option("seed", "--seed", "N", "Of the draws, for the same answer again.", _TINY),
+    _option(
+        "timeout_s", "--timeout", "SECONDS", "Take what there is by then; one time for all of many.",
+        _TITLE, _TINY,
+    ),
     _option("schema", "--schema", "SCHEMA", "A JSON file, or {{name}} of a schema or pydantic model.", _TINY),
     _option("keep", "--keep", "FOLDER", "Keep the run in this folder, for tinykit.lab.", _EVAL),
     _option("no_cache", "--no-cache", "", "Make titles anew that an earlier run has made.", _EVAL),
@@ -244,6 +250,7 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "max_tokens": _number(int),
     "seed": _number(int),
     "temperature": _number(float),
+    "timeout_s": _number(float),
     "output": _name,
     "chat": _name,
     "schema": _schema,

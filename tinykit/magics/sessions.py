@@ -121,7 +121,7 @@ class Pool:
             if (model is None or model in names) and session.is_loaded:
                 session.unload()
                 released.append(session.spec.key)
-        return released
+        return list(dict.fromkeys(released))  # two sessions may have asked for one model in two ways
 
 
 POOL = Pool()

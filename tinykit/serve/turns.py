@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from tinykit.errors import ClosedError
+from tinykit.plurals import counted
 from tinykit.serve.refusals import RefusedError
 
 
@@ -55,8 +56,9 @@ class Turns:
             self._free -= 1
             return
         if len(self._queue) >= self._most_waiting:
+            verb = "waits" if self._most_waiting == 1 else "wait"
             raise RefusedError(
-                f"The model is busy, and {self._most_waiting} requests wait for it already.",
+                f"The model is busy, and {counted(self._most_waiting, 'request')} {verb} for it already.",
                 hint="Try again in a moment.",
                 status=429,
                 code="busy",

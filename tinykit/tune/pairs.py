@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tinykit.errors import OptionError
+from tinykit.plurals import counted
 from tinykit.recipes import Recipe
 from tinykit.rows import read_rows
 from tinykit.scripts import count_words
@@ -87,14 +88,14 @@ def checked_pairs(cases: Any, recipe: Recipe) -> PairSet:
 
 def _check(pairs: Sequence[Pair], recipe: Recipe) -> None:
     """Raise for rows that nothing, or nothing good, can be learned from."""
-    _refuse("have no message", [pair for pair in pairs if not pair.message.strip()])
+    _refuse("no message", [pair for pair in pairs if not pair.message.strip()])
     _refuse(
-        "have a title that is too long",
+        "a title that is too long",
         [pair for pair in pairs if _is_too_long(pair, recipe)],
         f"The recipe {recipe.name!r} has at most {recipe.max_words} words, {recipe.max_chars} characters.",
     )
     _refuse(
-        "have a title that says nothing",
+        "a title that says nothing",
         [pair for pair in pairs if _is_hollow(pair, recipe)],
         "Where no title is right, the title must be None (null in JSON, an empty cell in CSV).",
     )
@@ -164,9 +165,8 @@ def _refuse(what: str, pairs: Sequence[Pair], hint: str | None = None) -> None:
     if pairs:
         rows = ", ".join(str(pair.row) for pair in pairs[:_SHOWN_ROWS])
         more = ", …" if len(pairs) > _SHOWN_ROWS else ""
-        raise OptionError(
-            f"{len(pairs)} rows {what}: {rows}{more}.", hint=hint, name="cases", value=len(pairs)
-        )
+        many = f"{counted(len(pairs), 'row')} {'has' if len(pairs) == 1 else 'have'}"
+        raise OptionError(f"{many} {what}: {rows}{more}.", hint=hint, name="cases", value=len(pairs))
 
 
 def _is_too_long(pair: Pair, recipe: Recipe) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tinykit.lab.metrics import Scores
+from tinykit.plurals import counted
 from tinykit.tune.options import Check
 
 NEW = "new"
@@ -84,16 +85,17 @@ class TuneResult:
     def __str__(self) -> str:
         ended = ", stopped before its time" if self.stopped else ""
         left_out = "".join(f", {count} {reason} left out" for reason, count in self.left_out.items())
-        return (
-            f"{self.folder}: {self.steps:,} steps on {self.pairs:,} pairs in {self.seconds / 60:.1f} min"
-            f"{ended}{left_out}\n{self.table()}"
-        )
+        return f"{self.folder}: {self._work} in {self.seconds / 60:.1f} min{ended}{left_out}\n{self.table()}"
 
     def __repr__(self) -> str:
         chrf = self.scores[NEW].overall.get("chrf") if NEW in self.scores else None
         score = "" if chrf is None else f", chrF {chrf:.1f}"
-        return f"<TuneResult {str(self.folder)!r}: {self.steps} steps on {self.pairs} pairs{score}>"
+        return f"<TuneResult {str(self.folder)!r}: {self._work}{score}>"
+
+    @property
+    def _work(self) -> str:
+        return f"{counted(self.steps, 'step')} on {counted(self.pairs, 'pair')}"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """What IPython shows: the scores, without times."""
-        printer.text(f"Adapter for {self.base}, trained on {self.pairs:,} pairs\n{self.table()}")
+        printer.text(f"Adapter for {self.base}, trained on {counted(self.pairs, 'pair')}\n{self.table()}")

@@ -11,6 +11,7 @@ from tinykit.errors import OptionError
 from tinykit.generation.result import Chunk, Completion
 from tinykit.inventory import text_table
 from tinykit.latency import Measured, Spread, measured_answer
+from tinykit.plurals import counted
 from tinykit.session import TinySession
 from tinykit.widgets.background import Background
 from tinykit.widgets.job import Job
@@ -104,7 +105,7 @@ class LatencyView(Background):
             if measured is not None:
                 self._take(measured)
             job.check()
-        self._say(f"{runs} runs measured.", job)
+        self._say(f"{counted(runs, 'run')} measured.", job)
 
     def _build(self, widgets: ModuleType) -> Any:
         self.count = widgets.BoundedIntText(
@@ -155,7 +156,7 @@ def plot_svg(runs: list[Measured] | tuple[Measured, ...]) -> str:
                 f'<rect x="{x}" y="{height - value:.1f}" width="{width}" height="{value:.1f}" '
                 f'fill="currentColor" fill-opacity="{opacity}"/>'
             )
-    label = f"Seconds of {len(runs)} runs, at most {most_s:.2f} s; strong: until the first token"
+    label = f"Seconds of {counted(len(runs), 'run')}, at most {most_s:.2f} s; strong: until the first token"
     wide = max(1, len(runs) * (width + gap) - gap)
     return (
         f'<figure style="margin: 8px 0"><svg role="img" aria-label="{escape(label)}" '

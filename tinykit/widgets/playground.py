@@ -17,6 +17,7 @@ from tinykit import settings
 from tinykit.errors import OptionError
 from tinykit.inventory import text_table
 from tinykit.loading import DEFAULT_MODEL
+from tinykit.plurals import counted
 from tinykit.recipes import RECIPES, Recipe, get_recipe
 from tinykit.session import TinySession
 from tinykit.widgets.background import Background
@@ -144,7 +145,7 @@ class TitlePlayground(Background):
         job.check()
         done = sum(row.state == "done" for row in self.rows)
         seconds = time.perf_counter() - started
-        self._say(f"{done} of {len(recipes)} titles in {seconds_text(seconds)}. {note}", job)
+        self._say(f"{done} of {counted(len(recipes), 'title')} in {seconds_text(seconds)}. {note}", job)
 
     def _end(self, job: Job) -> None:
         with self.lock:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Any
 
 from tinykit import settings
-from tinykit.errors import WorkerError
+from tinykit.errors import UnknownWorkerError, WorkerError
 from tinykit.progress import size_text
 from tinykit.worker.launch import Launch
 from tinykit.worker.places import runtime_dir
@@ -33,7 +34,8 @@ def found(name: str | None) -> Launch:
     """The worker that a name means: all of it, or a beginning that no other has; without one the only one.
 
     Raises:
-        WorkerError: there is none, or there are several.
+        UnknownWorkerError: there is none of that name.
+        WorkerError: there is none at all, or there are several.
     """
     launches = every()
     fitting = [one for one in launches if name is None or one.name.startswith(name)]
@@ -41,13 +43,20 @@ def found(name: str | None) -> Launch:
     if len(exact or fitting) == 1:
         return (exact or fitting)[0]
     names = ", ".join(one.name for one in launches)
+    if name is not None and not fitting:
+        raise _unknown(f"No worker {name!r} runs.", name, [one.name for one in launches])
     if not launches:
         raise WorkerError(
             "No worker runs.", hint="TinySession(shared=True) or 'tinykit worker start' starts one."
         )
-    if not fitting:
-        raise WorkerError(f"No worker {name!r} runs.", hint=f"There are: {names}", worker=name)
     raise WorkerError(f"There are {len(fitting)} workers.", hint=f"Name one of: {names}", worker=name)
+
+
+def _unknown(said: str, name: str, known: list[str]) -> UnknownWorkerError:
+    nearest = difflib.get_close_matches(name, known, n=3)
+    asked = f"Did you mean {' or '.join(nearest)}? " if nearest else ""
+    told = f"There are: {', '.join(known)}" if known else "None is there: tinykit worker list"
+    return UnknownWorkerError(said, hint=asked + told, worker=name, nearest=nearest)
 
 
 def answered(launch: Launch) -> dict[str, Any]:
@@ -120,14 +129,16 @@ def log_text(name: str | None, lines: int) -> str:
     """The last lines of a worker's log, which may have ended; without a name of the log written last.
 
     Raises:
-        WorkerError: there is no such log.
+        UnknownWorkerError: there is no log of that name.
+        WorkerError: there is no log at all.
     """
     folder = Path(settings.get("home")) / "logs"
     logs = sorted(folder.glob("worker-*.log"), key=lambda path: path.stat().st_mtime)
     fitting = [path for path in logs if name is None or path.name.startswith(f"worker-{name}")]
+    if name is not None and not fitting:
+        names = [path.name.removeprefix("worker-").removesuffix(".log") for path in logs]
+        raise _unknown(f"There is no log of a worker {name!r} in {folder}.", name, names)
     if not fitting:
-        raise WorkerError(
-            f"There is no log of a worker{f' {name!r}' if name else ''} in {folder}.", worker=name
-        )
+        raise WorkerError(f"There is no log of a worker in {folder}.", worker=name)
     text = fitting[-1].read_text(encoding="utf-8", errors="replace")
     return "".join(line + "\n" for line in text.splitlines()[-lines:]) if lines > 0 else ""

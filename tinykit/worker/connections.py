@@ -38,6 +38,7 @@ class Connection:
         self.number = next(_numbers)
         self.socket = sock
         self.is_greeted = False
+        self.is_for_work = False  # else it only looks
         self.is_closing = False  # once everything is sent
         self.is_lost = False  # at once
         self.frames = Frames(MAX_HELLO_BYTES)

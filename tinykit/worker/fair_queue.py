@@ -7,6 +7,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from tinykit.plurals import counted
+
 T = TypeVar("T")
 
 MAX_WAITING = 512
@@ -45,7 +47,8 @@ class FairQueue(Generic[T]):
             own = self._waiting.get(client, ())
             total = sum(map(len, self._waiting.values()))
             if total >= self._limit or len(own) >= self._limit_of_one:
-                raise QueueFull(f"{total} requests are waiting, {len(own)} of this client")
+                many = f"{counted(total, 'request')} {'is' if total == 1 else 'are'}"
+                raise QueueFull(f"{many} waiting, {len(own)} of this client")
             self._waiting.setdefault(client, deque()).append(item)
             self._changed.notify_all()
             return total

@@ -88,7 +88,8 @@ class Worker:
         if greeting.get("version") != VERSION:
             # who speaks another version still learns whose worker this is, so as to replace it
             _log.info("client %d speaks version %r", connection.number, greeting.get("version"))
-        if greeting.get("work"):
+        connection.is_for_work = bool(greeting.get("work"))
+        if connection.is_for_work:
             self._used_s = time.monotonic()
         result = {"version": VERSION, "tag": self._launch.tag, "pid": os.getpid(), "name": self._launch.name}
         return {"id": number, "result": result}
@@ -99,7 +100,7 @@ class Worker:
         if op == "ping":
             self._reply(connection, number, {"pid": os.getpid()})
         elif op == "status":
-            self._reply(connection, number, self.status())
+            self._reply(connection, number, self.status(connection))
         elif op == "cancel":
             self._reply(connection, number, {"number": self._cancel(connection, message.get("params"))})
         elif op == "clear_failures":
@@ -146,8 +147,8 @@ class Worker:
             self.end("the model's thread ended")
         return self._end_reason is None
 
-    def status(self) -> dict[str, Any]:
-        """What can be said without asking the model."""
+    def status(self, connection: Connection) -> dict[str, Any]:
+        """What can be said without asking the model; who only looks is no client."""
         loaded = self._model.loaded if self._model else None
         state = "loading" if self._model and self._model.is_loading else "ready" if loaded else "not loaded"
         return {
@@ -162,7 +163,7 @@ class Worker:
             "idle_s": time.monotonic() - self._used_s,
             "idle_limit_s": self._launch.idle_s,
             "memory_bytes": memory_bytes(),
-            "clients": len(self._connections),
+            "clients": len(self._connections) - (not connection.is_for_work),
             "waiting": len(self._queue),
             "running": len(self._model.jobs) if self._model else 0,
             "served": self._served,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from tinykit.answers import Asked
 from tinykit.backends.base import BackendInfo, EncoderInfo
 from tinykit.choosing import Options, Scores
-from tinykit.entitling import message_text, without_model
+from tinykit.entitling import deadline_after, left_s, message_text, without_model
 from tinykit.errors import OptionError, TinykitError, WorkerError
 from tinykit.failures import FailedRun
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE
@@ -23,7 +23,7 @@ from tinykit.generation.engine import Engine
 from tinykit.generation.judging import Judge, state_text
 from tinykit.generation.lookup import VerifyEvent
 from tinykit.generation.questions import Answer, Question
-from tinykit.generation.request import GenerationOptions
+from tinykit.generation.request import GenerationOptions, checked_timeout_s
 from tinykit.generation.result import Chunk, Completion
 from tinykit.generation.slots import checked_slot
 from tinykit.generation.stream import Stream, read_all
@@ -34,16 +34,15 @@ from tinykit.progress import Progress, ProgressEvent
 from tinykit.recipes import Recipe
 from tinykit.registry import get_model
 from tinykit.session import TinySession
-from tinykit.titling import Title
+from tinykit.titling import Title, late_title
 from tinykit.tokenizer import Message as TurnMessage
 from tinykit.worker.crashes import CRASHES
-from tinykit.worker.protocol import Message
+from tinykit.worker.errands import Errand
 from tinykit.worker.remote import RemoteModel, WorkerStatus, as_path
 from tinykit.worker.remote_run import RemoteRun, answer_params
-from tinykit.worker.wire import completion_of, error_of, options_values, question_values, title_of
+from tinykit.worker.wire import completion_of, options_values, question_values, title_of
 
 T = TypeVar("T")
-_GROUP_BYTES = 4 * 2**20  # of texts in one request
 
 _log = logging.getLogger("tinykit")
 
@@ -225,19 +224,26 @@ class SharedSession(TinySession):
             except TinykitError as error:
                 found[index] = error
         params = {"options": options_values(options), "batch_size": size, "timeout_s": options.timeout_s}
-        read = lambda values: completion_of(values["completion"], options.constraint)  # noqa: E731
-        ask = partial(self._ask, op="answer_all", many="prompts", params=params, read=read)
+        errand = Errand(
+            "answer_all",
+            "prompts",
+            params,
+            read=lambda values: completion_of(values["completion"], options.constraint),
+            late=lambda _: Completion.nothing(cancelled_by="timeout"),
+        )
         return self._ask_for_all(
-            self._chat_remote, ask, asked, found, failed_completion, progress, "completions"
+            self._chat_remote, errand, asked, found, failed_completion, progress, "completions"
         )
 
-    def _title(self, text: str, recipe: Recipe, on_chunk: Callable[[Chunk], object] | None = None) -> Title:
+    def _title(
+        self,
+        text: str,
+        recipe: Recipe,
+        timeout_s: float | None,
+        on_chunk: Callable[[Chunk], object] | None = None,
+    ) -> Title:
         found: list[Title | TinykitError | None] = [None]
-        params = {"recipe": recipe.to_dict()}
-        model = self._remote(self.spec)
-        self._ask(
-            model, {0: text}, found, lambda: None, op="titles", many="messages", params=params, read=_title_in
-        )
+        _titles_errand(recipe, timeout_s=timeout_s).run(self._remote(self.spec), {0: text}, found)
         if isinstance(found[0], TinykitError):
             raise found[0]
         title = failed_title(None, recipe) if found[0] is None else found[0]
@@ -246,7 +252,13 @@ class SharedSession(TinySession):
         return title
 
     def _titles(
-        self, messages: Sequence[Any], recipe: Recipe, size: int, exact: bool, progress: Progress
+        self,
+        messages: Sequence[Any],
+        recipe: Recipe,
+        size: int,
+        exact: bool,
+        timeout_s: float | None,
+        progress: Progress,
     ) -> list[Title]:
         found: list[Title | TinykitError | None] = [None] * len(messages)
         asked: dict[int, str] = {}
@@ -258,11 +270,10 @@ class SharedSession(TinySession):
                 found[index] = error
             if found[index] is None:
                 asked[index] = text
-        params = {"recipe": recipe.to_dict(), "batch_size": size, "exact": exact}
-        ask = partial(self._ask, op="titles", many="messages", params=params, read=_title_in)
+        errand = _titles_errand(recipe, batch_size=size, exact=exact, timeout_s=timeout_s)
         failed = partial(failed_title, recipe=recipe)
         return self._ask_for_all(
-            lambda: self._remote(self.spec), ask, asked, found, failed, progress, "titles"
+            lambda: self._remote(self.spec), errand, asked, found, failed, progress, "titles"
         )
 
     def titles_as_done(
@@ -272,59 +283,41 @@ class SharedSession(TinySession):
         recipe: str | Path | Recipe | None = None,
         batch_size: int = DEFAULT_BATCH_SIZE,
         exact: bool = False,
+        timeout_s: float | None = None,
     ) -> Iterator[tuple[int, Title]]:
         """Titles with their messages' numbers, group by group; a group is taken when its turn has come."""
         size, waiting, number = checked_count(batch_size, "batch_size"), iter(messages), 0
+        given: dict[str, Any] = {"recipe": recipe, "batch_size": size, "exact": exact}
+        timeout_s = checked_timeout_s(timeout_s)
+        if timeout_s is not None:
+            self.load()  # whose time does not count
+        deadline_s = deadline_after(timeout_s)
         while group := list(islice(waiting, size)):
-            for title in self.title_results(group, recipe=recipe, batch_size=size, exact=exact):
+            for title in self.title_results(group, timeout_s=left_s(deadline_s), **given):
                 yield number, title
                 number += 1
 
     def _ask_for_all(
         self,
         remote: Callable[[], RemoteModel],
-        ask: Callable[..., None],
+        errand: Errand[T],
         asked: Mapping[int, Any],
-        found: list[Any],
+        found: list[T | TinykitError | None],
         failed: Callable[[TinykitError | None], T],
         progress: Progress,
         unit: str,
     ) -> list[T]:
-        """What a worker finds for each of many texts, in groups that fit into a request."""
+        """What a worker finds for each of many texts."""
         try:
             with progress.stage(unit, total=len(found), unit=unit) as stage:
                 stage.advance(len(found) - len(asked))
-                for group in _groups(asked):
-                    ask(remote(), group, found, lambda: stage.advance(1))
+                if asked:
+                    errand.run(remote(), asked, found, lambda: stage.advance(1))
         except KeyboardInterrupt as error:
             so_far = [failed(one) if isinstance(one, TinykitError) else one for one in found]
             keep_partial(error, so_far)
             raise
         return [failed(one) if one is None or isinstance(one, TinykitError) else one for one in found]
-
-    def _ask(
-        self,
-        model: RemoteModel,
-        asked: Mapping[int, Any],
-        found: list[Any],
-        advance: Callable[[], None],
-        *,
-        op: str,
-        many: str,
-        params: dict[str, Any],
-        read: Callable[[dict[str, Any]], Any],
-    ) -> None:
-        indexes = list(asked)
-
-        def take(message: Message) -> None:
-            if message["event"] != "part":
-                model.on_event(message)
-                return
-            error = message.get("error")
-            found[indexes[message["part"]]] = error_of(error) if error else read(message)
-            advance()
-
-        model.result(op, {**params, many: list(asked.values())}, take)
 
     def _scores(self, options: Options) -> Scores:
         params = {
@@ -370,20 +363,11 @@ class SharedSession(TinySession):
         return f"<TinySession {self.spec.key} {info.dtype} on {info.device} ({info.backend}), shared>"
 
 
-def _title_in(values: dict[str, Any]) -> Title:
-    return title_of(values["title"])
-
-
-def _groups(asked: Mapping[int, Any]) -> Iterator[dict[int, Any]]:
-    """The texts in groups of some megabytes."""
-    group: dict[int, Any] = {}
-    size = 0
-    for index, value in asked.items():
-        own = len(repr(value))
-        if group and size + own > _GROUP_BYTES:
-            yield group
-            group, size = {}, 0
-        group[index] = value
-        size += own
-    if group:
-        yield group
+def _titles_errand(recipe: Recipe, **params: Any) -> Errand[Title]:
+    return Errand(
+        "titles",
+        "messages",
+        {"recipe": recipe.to_dict(), **params},
+        read=lambda values: title_of(values["title"]),
+        late=partial(late_title, recipe=recipe),
+    )
