@@ -188,7 +188,7 @@ def test_votes_on_titles_that_have_changed_do_not_count(run, stored):
     path = run.path / "votes.jsonl"
     path.write_text(path.read_text().replace(" title ", " heading "))
     again = lab.rate(run, "alpha", "beta")
-    assert again.rated == 0 and "1 votes on titles that have changed" in again.notes[0]
+    assert again.rated == 0 and "1 vote on titles that have changed" in again.notes[0]
 
 
 def test_status_says_when_one_can_stop(run):

@@ -102,7 +102,7 @@ def test_full_queue_is_busy():
     async def play():
         _, order, gates, begin = scene(waiting=1)
         a, b, c = (begin(name) for name in "abc")
-        with pytest.raises(RefusedError, match="1 requests wait"):
+        with pytest.raises(RefusedError, match="1 request waits"):
             await c
         for name in "ab":
             gates[name].set()
