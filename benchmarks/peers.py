@@ -5,7 +5,7 @@
 Installs nothing: engines whose packages are missing are left out and said; docs/peers.md tells how to set
 them up. Each engine runs in processes of its own, in interleaved rounds. A busy machine is refused unless
 ``--busy-ok`` is given. Tables, bars, and one line of JSON at the end; it ends with 1 if a default build fails
-the accuracy gate. A whole run takes about a quarter of an hour on two cores.
+the accuracy gate. A whole run takes about half an hour on two cores.
 """
 
 import argparse

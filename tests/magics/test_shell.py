@@ -321,7 +321,7 @@ def test_workers_are_listed_and_what_differs_from_run_to_run_is_told_on_request(
 def test_eval_compares_recipes_side_by_side(shell, no_model):
     code = "%%tiny_eval -r first-words\ncan you plan a trip to Lisbon?\n\nhi\n"
     data, _ = shell.bundle(code)
-    assert "2 messages, 1 recipes" in data["text/plain"] and "Plan a trip to Lisbon" in data["text/html"]
+    assert "2 messages, 1 recipe" in data["text/plain"] and "Plan a trip to Lisbon" in data["text/html"]
     assert "a title, %" in data["text/plain"] and "100" in data["text/plain"]
     ran = shell.run("%%tiny_eval -r first-words -o table\nhi")
     assert ran.value is None

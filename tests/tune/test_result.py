@@ -45,8 +45,8 @@ def test_text_says_what_was_done():
 
 
 def test_repr_is_one_plain_line():
-    assert repr(result()) == "<TuneResult 'mine': 450 steps on 1200 pairs, chrF 100.0>"
-    assert repr(result(scores={})) == "<TuneResult 'mine': 450 steps on 1200 pairs>"
+    assert repr(result()) == "<TuneResult 'mine': 450 steps on 1,200 pairs, chrF 100.0>"
+    assert repr(result(scores={})) == "<TuneResult 'mine': 450 steps on 1,200 pairs>"
 
 
 def test_what_a_notebook_shows_has_no_times_and_no_paths():
