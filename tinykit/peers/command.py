@@ -238,7 +238,7 @@ def tell(outcome: Outcome, emit: Emit, *, plot: str | Path | None = None, as_jso
 
 
 def quick(options: Options) -> Options:
-    """The same with the least that still says something: some minutes instead of a quarter of an hour."""
+    """The same with the least that still says something: some minutes instead of half an hour."""
     return replace(options, rounds=2, messages=8, batches={1: 4, 16: 16}, gate=min(options.gate, 20))
 
 
