@@ -1,3 +1,6 @@
+import mmap
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,17 +14,21 @@ from tinykit.convert.importer import import_model
 from tinykit.errors import BackendError, ClosedError
 
 
-@pytest.fixture(scope="module", params=["shared_buffers", "plain_feeds"])
-def backend(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("batch")
-    if request.param == "plain_feeds":
+def opened(kind, folder):
+    """A small model in one of the two modes."""
+    if kind == "plain_feeds":
         path, context = plain_decoder.write(folder / "plain.onnx"), plain_decoder.CONTEXT
     else:
         file = GgufFile(tiny.write_gguf(folder / "m.gguf", "llama", tiny.random_weights("llama")))
         path, context = import_model(file, folder, dtype="fp32"), tiny.CONTEXT
-    opened = OnnxBackend(path, dtype="fp32", context_length=context, threads=1, can_batch=True)
-    yield opened
-    opened.close()
+    return OnnxBackend(path, dtype="fp32", context_length=context, threads=1, can_batch=True)
+
+
+@pytest.fixture(scope="module", params=["shared_buffers", "plain_feeds"])
+def backend(request, tmp_path_factory):
+    found = opened(request.param, tmp_path_factory.mktemp("batch"))
+    yield found
+    found.close()
 
 
 def state_of(backend, length, seed=0):
@@ -126,21 +133,38 @@ def shared(tmp_path):
 
 
 def test_buffers_grow_past_their_room_and_give_it_back(shared):
-    states = [state_of(shared, 62, seed) for seed in range(17)]
+    token_bytes, logits_bytes = shared.info.bytes_per_token, 4 * len(tiny.VOCABULARY)
+    states = [state_of(shared, 254, seed) for seed in range(17)]
     batch = shared.new_batch()
     for state in states:
         batch.add(state)
-    full = batch.size_bytes
-    for _ in range(4):  # 66 tokens: more than the first 64
+    assert (batch._room(), batch.size_bytes) == ((32, 256), 17 * 254 * token_bytes + 32 * logits_bytes)
+    for _ in range(4):
         same_step(shared, batch, states, list(range(3, 20)))
-    assert batch.size_bytes > full
-    row_bytes = 2 * 4 * tiny.LAYERS * tiny.KV_HEADS * tiny.HEAD_DIM * 128
-    assert batch.size_bytes <= 32 * (row_bytes + 4 * len(tiny.VOCABULARY))
+    assert (batch._room(), batch.size_bytes) == ((32, 512), 17 * 258 * token_bytes + 32 * logits_bytes)
     while len(batch) > 2:
         batch.remove(0)
         del states[0]
         same_step(shared, batch, states, list(range(3, 3 + len(states))))
-    assert batch.size_bytes <= 8 * (row_bytes + 4 * len(tiny.VOCABULARY))
+    assert batch._room()[0] == 16
+    assert batch.size_bytes == sum(state.length for state in states) * token_bytes + 16 * logits_bytes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's advice on memory")
+def test_place_of_a_row_that_has_left_takes_no_memory(shared):
+    states = [state_of(shared, 254, seed) for seed in range(3)]
+    batch = shared.new_batch()
+    for state in states:
+        batch.add(state)
+    same_step(shared, batch, states, [3, 4, 5])
+    buffers = batch._held[0].arrays
+    assert all(buffer[:3].reshape(3, -1).any(axis=1).all() for buffer in buffers)
+    batch.remove(1)  # then the last row moves into its place
+    same_step(shared, batch, [states[0], states[2]], [6, 7])
+    page = mmap.PAGESIZE // 4
+    for buffer in batch._held[0].arrays:
+        left = buffer[2].reshape(-1)
+        assert not left[page:-page].any()
 
 
 def test_failing_step_of_a_batch_leaves_all_rows_as_they_were(shared):

@@ -112,6 +112,21 @@ def test_batch_that_the_model_cannot_take_goes_on_row_by_row():
     assert sizes == [2]  # it is not tried again
 
 
+def test_no_other_joins_rows_that_take_much_memory(monkeypatch):
+    monkeypatch.setattr("tinykit.generation.batch._MOST_BYTES", 8 * 45)
+    engine, sizes = speller("hello", prompt=20)
+    found = together(engine, [Request((A,) * 20)] * 6, batch_size=6)
+    assert [str(one) for one in found] == ["hello"] * 6
+    assert max(sizes) == 3  # with 21 tokens each two leave room for another one
+
+
+def test_single_prompt_beyond_the_memory_of_a_batch_is_answered(monkeypatch):
+    monkeypatch.setattr("tinykit.generation.batch._MOST_BYTES", 8)
+    engine, sizes = speller("hello", prompt=20)
+    assert [str(one) for one in together(engine, [Request((A,) * 20)] * 3)] == ["hello"] * 3
+    assert set(sizes) == {1}
+
+
 def test_cancel_is_heard_while_rows_go_on_apart():
     engine, _ = speller("hello", most_rows=1, fails=lambda seen: len(seen) == 4 and engine.cancel() < 0)
     found = together(engine, [Request((A, B)), Request((B, A))])

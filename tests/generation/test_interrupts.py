@@ -1,9 +1,7 @@
 """Ctrl-C at every place where Python may hear of it: nothing stays held, and the next call is a good one."""
 
 import contextlib
-import sys
 import threading
-from inspect import CO_GENERATOR
 from pathlib import Path
 
 import pytest
@@ -11,49 +9,15 @@ import pytest
 import tinykit
 from tests.generation.test_batch import saying
 from tests.generation.test_engine import A, B
+from tests.interrupting import interrupted
 from tinykit.generation.batch import one_request, run_task, run_tasks, samples
 from tinykit.generation.choice import score_continuations
 from tinykit.generation.request import GenerationOptions, Request
 
-OURS = str(Path(tinykit.__file__).parent / "generation")
-WATCHED = (OURS, contextlib.__file__, threading.__file__)
+WATCHED = (str(Path(tinykit.__file__).parent / "generation"), contextlib.__file__, threading.__file__)
 PATIENCE_S = 60
 REQUEST = Request((A, B), slot="chat")
 PREFIXED = Request((A, B), GenerationOptions(timeout_s=1000), prefix_tokens=1, slot="chat")
-
-
-def interrupted(at, act, engine):
-    """Call `act`, with a KeyboardInterrupt at the `at`-th place; which place that was, and the error.
-
-    Python hears of a signal when a function of its own begins, and after the call of any other. Not when an
-    exception is thrown into a generator: that goes on where the generator's own handlers are.
-    """
-    seen, come, thrown = [0], [], [0]
-
-    def hear(frame, event, argument):
-        is_generator = bool(frame.f_code.co_flags & CO_GENERATOR)
-        if event.startswith("c_") and getattr(argument, "__name__", "") in ("throw", "close"):
-            thrown[0] += 1 if event == "c_call" else -1
-        is_place = (
-            event == "c_return"
-            or (event == "call" and not (is_generator and thrown[0]))
-            or (event == "return" and not is_generator)
-        )
-        if come or not is_place or not frame.f_code.co_filename.startswith(WATCHED):
-            return
-        seen[0] += 1
-        if seen[0] == at:
-            come.append(frame.f_code.co_qualname)
-            raise KeyboardInterrupt
-
-    sys.setprofile(hear)
-    try:
-        act(engine)
-    except KeyboardInterrupt as error:
-        return come, error
-    finally:
-        sys.setprofile(None)
-    return come, None
 
 
 def generated(engine):
@@ -122,7 +86,7 @@ def test_interrupt_anywhere_leaves_nothing_held(act, step):
         engine.slots.clear()
         engine.cache.clear()
         # the error is kept, as a notebook keeps it, with all frames in its traceback
-        come, error = interrupted(at, act, engine)
+        come, error = interrupted(at, lambda: act(engine), WATCHED)
         if not come:
             break
         for stream in open_streams if come[0] in ("Stream.__exit__", "Stream.close") else ():

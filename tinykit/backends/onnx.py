@@ -178,12 +178,13 @@ class OnnxBackend:
         total = state.length + len(token_ids)
         state.reserve(total)
         reading, writing = state.sides
-        binding = reading.binding
+        binding, _ = reading.bound
         if binding is None:
-            binding = reading.binding = self._graph.new_binding()
+            binding = self._graph.new_binding()
             for port, past, present in zip(self._ports, reading.arrays, writing.arrays, strict=True):
                 binding.read(port.past, past)
                 binding.write(port.present, present)
+            reading.bound = binding, 1
         feeds = self._inputs.following(token_ids, state.length, rows)
         for name, array in feeds.items():
             binding.read(name, array)

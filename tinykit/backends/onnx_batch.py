@@ -14,12 +14,14 @@ import numpy as np
 
 from tinykit.backends.base import Array, Logits, State
 from tinykit.backends.onnx_inputs import Inputs
+from tinykit.backends.onnx_memory import give_back_part, lazy_zeros
 from tinykit.backends.onnx_session import Binding, Graph
 from tinykit.backends.onnx_state import OnnxState, Side, first_tokens, rounded_up, state_shape, twins
 from tinykit.backends.signature import StatePort
 
-_CAPACITY_STEP = 64  # tokens; finer than a single state's, since every row pays for it
-_LEAST_ROWS = 4
+# Room that is not written costs next to nothing, and another size copies all that is there.
+_LEAST_CAPACITY = 256  # tokens
+_LEAST_ROWS = 16
 
 
 class _Row(NamedTuple):
@@ -46,8 +48,10 @@ class SharedBatch:
     @property
     def size_bytes(self) -> int:
         """Memory held."""
-        held = {id(array): array.nbytes for side in self._held[:2] for array in side.arrays}
-        return sum(held.values()) + self._logits.nbytes
+        reading, _, rows = self._held
+        fixed = sum(2 * a.nbytes for p, a in zip(self._ports, reading.arrays, strict=True) if not _grows(p))
+        tokens = sum(row.length for row in rows)
+        return fixed + tokens * sum(port.bytes_per_token for port in self._ports) + self._logits.nbytes
 
     def __len__(self) -> int:
         return len(self._held[2])
@@ -55,10 +59,9 @@ class SharedBatch:
     def add(self, state: State) -> None:
         """Make a copy of `state` the last row."""
         assert isinstance(state, OnnxState)
-        self._make_dense()
         self._reserve(len(self) + 1, state.length)
         reading, writing, rows = self._held
-        place = len(rows)
+        place = min(set(range(len(rows) + 1)) - {row.place for row in rows})
         for port, buffer, array in zip(self._ports, reading.arrays, state.dump().values(), strict=True):
             first_tokens(port, buffer[place : place + 1], state.length)[...] = array
         self._held = (reading, writing, (*rows, _Row(place, state.length)))
@@ -68,6 +71,7 @@ class SharedBatch:
         reading, writing, rows = self._held
         row = range(len(rows))[row]
         self._held = (reading, writing, rows[:row] + rows[row + 1 :])
+        self._give_back(rows[row].place)
 
     def forward(self, token_ids: Sequence[int]) -> Logits:
         """Feed each row one token; logits of shape (rows, vocab_size)."""
@@ -92,13 +96,13 @@ class SharedBatch:
         return logits.astype(np.float32, copy=False)
 
     def _bound(self, reading: Side, writing: Side, rows: int) -> Binding:
-        binding = reading.binding
-        if binding is None or reading.rows != rows:
-            binding = reading.binding = self._graph.new_binding()
-            reading.rows = rows
+        binding, bound_rows = reading.bound
+        if binding is None or bound_rows != rows:
+            binding = self._graph.new_binding()
             for port, past, present in zip(self._ports, reading.arrays, writing.arrays, strict=True):
                 binding.read(port.past, past[:rows])
                 binding.write(port.present, present[:rows])
+            reading.bound = binding, rows
         binding.write("logits", self._logits[:rows])
         return binding
 
@@ -107,7 +111,7 @@ class SharedBatch:
         reading, writing, rows = self._held
         free = sorted(set(range(len(rows))) - {row.place for row in rows})
         if free:
-            moved = []
+            moved, left = [], []
             for row in rows:
                 if row.place >= len(rows):
                     place = free.pop()
@@ -116,9 +120,18 @@ class SharedBatch:
                             first_tokens(port, buffer[at : at + 1], row.length) for at in (row.place, place)
                         )
                         new[...] = old
+                    left.append(row.place)
                     row = _Row(place, row.length)
                 moved.append(row)
             self._held = (reading, writing, tuple(moved))
+            for place in left:
+                self._give_back(place)
+
+    def _give_back(self, place: int) -> None:
+        """Let the memory of a place go, where no row lies any more."""
+        for port, array in zip(self._ports, self._held[0].arrays, strict=True):
+            if _grows(port):
+                give_back_part(array, place, place + 1)
 
     def _reserve(self, rows: int, tokens: int) -> None:
         """Make room for `rows` rows of `tokens` tokens; give memory back where few rows are left of many."""
@@ -130,7 +143,7 @@ class SharedBatch:
         elif room > _LEAST_ROWS and 4 * rows <= room:
             room, capacity = room // 2, 0
         if tokens > capacity:
-            capacity = rounded_up(max(tokens, capacity + capacity // 4), _CAPACITY_STEP)
+            capacity = rounded_up(max(tokens, 2 * capacity), _LEAST_CAPACITY)
         if (room, capacity) != before:
             self._resize(room, capacity)
 
@@ -157,8 +170,7 @@ class SharedBatch:
         self._held = (reading, writing, tuple(_Row(at, row.length) for at, row in enumerate(rows)))
 
     def _sides(self, room: int, capacity: int) -> tuple[Side, Side]:
-        # zeros take memory only where they are written, so unused room costs next to nothing
-        arrays = [np.zeros(state_shape(port, capacity, room), port.dtype) for port in self._ports]
+        arrays = [lazy_zeros(state_shape(port, capacity, room), port.dtype) for port in self._ports]
         return Side(arrays), Side(twins(self._ports, arrays))
 
 
@@ -235,6 +247,10 @@ class PlainBatch:
             else array[place : place + 1]
             for port, array in zip(self._ports, arrays, strict=True)
         ]
+
+
+def _grows(port: StatePort) -> bool:
+    return port.growth_axis is not None
 
 
 def _require_one_each(token_ids: Sequence[int], rows: int) -> None:

@@ -157,12 +157,14 @@ class Graph:
         self._new_options: Callable[[], Any] = onnxruntime.RunOptions
         self._options: Any = None  # of the forward that is running
         self._is_long = False
-        self._bindings: weakref.WeakSet[Binding] = weakref.WeakSet()
+        # no WeakSet: Python runs a function for each that goes, and a Ctrl-C that comes in it is lost
+        self._bindings: list[weakref.ref[Binding]] = []
 
     def close(self) -> None:
         """Release the session, though somebody keeps a state of it; closing twice is harmless."""
-        for binding in list(self._bindings):
-            binding.release()
+        for binding in [reference() for reference in self._bindings]:
+            if binding is not None:
+                binding.release()
         self._session = None
         self._maps = {}
 
@@ -212,7 +214,8 @@ class Graph:
     def new_binding(self) -> Binding:
         """A binding of nothing yet."""
         binding = Binding(self._session.io_binding())
-        self._bindings.add(binding)
+        alive = [reference for reference in self._bindings if reference() is not None]
+        self._bindings = [*alive, weakref.ref(binding)]
         return binding
 
     def run_bound(self, binding: Binding) -> None:

@@ -15,12 +15,14 @@ _CAPACITY_STEP = 256  # tokens; KV buffers have a multiple of it
 
 
 class Side:
-    """The arrays that one step reads and, in the shared mode, the binding to them."""
+    """The arrays that one step reads and, in the shared mode, the binding to them for so many rows.
+
+    A binding is put here once it is whole: Ctrl-C may come while it is made.
+    """
 
     def __init__(self, arrays: list[Array]) -> None:
         self.arrays = arrays
-        self.binding: Binding | None = None
-        self.rows = 1  # that are bound
+        self.bound: tuple[Binding | None, int] = (None, 0)
 
 
 class OnnxState:

@@ -18,6 +18,7 @@ from tinykit.interrupts import keep_partial
 
 T = TypeVar("T")
 DEFAULT_BATCH_SIZE = 16
+_MOST_BYTES = 512 * 2**20  # of what the rows of a batch remember, beyond which no other joins them
 
 # What is done with a completion may ask for another. A task yields a request and is sent its completion, or
 # yields a list of requests that do not wait for each other and is sent a list; it returns what it was for.
@@ -29,8 +30,9 @@ def run_tasks(
 ) -> Iterator[tuple[int, T | TinykitError]]:
     """Results with the tasks' numbers, in the order in which they are done; an error is a result too.
 
-    At most `batch_size` generations are under way at once, which bounds the memory. Where the backend cannot
-    decode several rows together, they run one after the other. After a cancel no further task begins.
+    At most `batch_size` generations are under way at once, fewer where they are so long that they would take
+    much memory. Where the backend cannot decode several rows together, they run one after the other. After a
+    cancel no further task begins.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; its `partial` are further pairs, of the tasks that were under way.
@@ -260,6 +262,11 @@ class Batching(Generic[T]):
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the rows take so much memory that no other task should begin."""
+        return self._rows.size_bytes >= _MOST_BYTES
+
     def begin(self, index: int, task: Task[T]) -> None:
         """Run a task up to where it waits for rows, with the prefill of what it asks."""
         self._go_on(index, task, lambda: next(task))
@@ -288,7 +295,7 @@ class Batching(Generic[T]):
         is_empty = False
         try:
             while True:
-                while not is_empty and len(self._rows) < batch_size:
+                while not is_empty and len(self._rows) < batch_size and not self.is_full:
                     index, task = next(tasks, (-1, None))
                     if task is None:
                         is_empty = True

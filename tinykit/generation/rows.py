@@ -29,6 +29,12 @@ class Rows:
     def __len__(self) -> int:
         return len(self._runs)
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the tokens of all runs take."""
+        tokens = sum(len(run.request.prompt_ids) + len(run.generated) for run in self._runs)
+        return tokens * self._engine.backend.info.bytes_per_token
+
     def add(self, run: Run, state: State) -> None:
         """Join; `state` has seen the prompt, and is copied."""
 

@@ -136,12 +136,16 @@ class ModelThread:
                     self.loaded.engine.slots.free(name)
 
     def _fill(self) -> None:
-        while len(self._parts) < MOST_ROWS and len(self._open) < MOST_STREAMS and not self._is_stopped:
+        while self._has_room() and not self._is_stopped:
             job = self._queue.take(self._take_from)
             if job is None:
                 return
             self.jobs.add(job)
             self._guarded(job, job.part, lambda job=job: self._begin(job, job.part))  # type: ignore[misc]
+
+    def _has_room(self) -> bool:
+        is_full = self._batching is not None and self._batching.is_full
+        return not is_full and len(self._parts) < MOST_ROWS and len(self._open) < MOST_STREAMS
 
     def _take_from(self, job: Job) -> tuple[bool, bool]:
         """Whether a part of it was taken, and whether it has more."""
