@@ -1,6 +1,6 @@
 """How often the fast ways of asking say exactly what the plain way says, over the title cases.
 
-    python benchmarks/agreement.py [--model KEY] [--dtype q8 fp32] [--cases 160]
+    python benchmarks/agreement.py [--model KEY] [--dtype w8a8 fp32] [--cases 160]
 
 Plain is one title at a time by `generate`, with the recipe's prefix kept. Each other way is compared
 token for token. A draft feeds several tokens at once, for which attention is computed by other kernels:
@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2-135m-titles")
     parser.add_argument("--recipe", default="titles")
-    parser.add_argument("--dtype", nargs="*", default=["q8", "fp32"])
+    parser.add_argument("--dtype", nargs="*", default=["w8a8", "fp32"])
     parser.add_argument("--cases", type=int, default=160)
     arguments = parser.parse_args()
     figures = {}

@@ -34,7 +34,7 @@ def real_home(pytestconfig: pytest.Config) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TINYKIT_HOME", str(home))
         for key in ("smollm2-135m", "smollm2-135m-titles"):
-            prepare(get_model(key), "q8", progress=Progress(False))
+            prepare(get_model(key), get_model(key).dtype or "auto", progress=Progress(False))
     return home
 
 

@@ -5,6 +5,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from tinykit.backends.onnx_providers import heavy_share, open_on
 from tinykit.devices import DEVICES
 from tinykit.errors import DeviceError, DeviceFallbackWarning
 from tinykit.loading import FAILURES
+from tinykit.registry import get_model
 
 
 @pytest.fixture(autouse=True)
@@ -292,6 +294,20 @@ def test_device_and_dtype_are_those_of_the_load_until_it_is_unloaded(model, monk
             assert (another.info.device, another.info.dtype) == ("cpu", "fp32")
         session.unload()
         assert (session.info.device, session.info.dtype) == ("cpu", "fp32")
+
+
+def test_models_own_integer_products_are_for_the_cpu(model, monkeypatch, tmp_path):
+    Cuda()(monkeypatch, tmp_path)
+    spec = replace(get_model(model), dtype="w8a8")
+
+    def used(**options):
+        with TinySession(spec, progress=False, **options) as session:
+            session.load()
+            return session.info.device, session.info.dtype
+
+    assert used(device="cpu") == ("cpu", "w8a8")
+    assert used(device="cuda") == ("cuda", "q8")
+    assert used(device="cuda", dtype="w8a8") == ("cuda", "w8a8")
 
 
 def test_cpu_is_asked_nothing(model, monkeypatch):

@@ -335,7 +335,7 @@ class TestAdapters:
         spec = dataclasses.replace(MODELS["lfm2.5-230m"], adapter=adapter)
         assert loading.checked_dtype(None, spec) == "auto"
         assert loading.checked_dtype(None, MODELS["lfm2.5-230m"]) == "q4"
-        assert loading.checked_dtype(None, MODELS["smollm2-135m-titles"]) == "q8"
+        assert loading.checked_dtype(None, MODELS["smollm2-135m-titles"]) == "w8a8"
 
     def test_folder_of_graphs_is_refused(self, adapter):
         with pytest.raises(UnsupportedModelError, match="holds ONNX graphs only"):

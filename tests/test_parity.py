@@ -57,16 +57,16 @@ def agreement(answers):
     )
 
 
-def test_integer_build_stays_near_the_float_weights(use_real_home):
-    with TinySession("smollm2-135m", dtype="w8a8", progress=False) as session:
-        engine = session.load().engine
-        answers, errors = compare(engine.backend)
-        assert engine.rows_are_exact
+def test_default_build_stays_near_the_float_weights(real_session):
+    engine = real_session.load().engine
+    answers, errors = compare(engine.backend)
+    assert engine.rows_are_exact
     assert agreement(answers) >= 0.92  # 94.8 % when this was written
     assert errors.mean() < 0.3  # 0.23 when this was written
 
 
-def test_int8_build_stays_near_the_float_weights(real_session):
-    answers, errors = compare(real_session.load().engine.backend)
+def test_build_with_blocks_of_eight_bits_stays_near_the_float_weights(use_real_home):
+    with TinySession("smollm2-135m", dtype="q8", progress=False) as session:
+        answers, errors = compare(session.load().engine.backend)
     assert agreement(answers) >= 0.95  # 97.6 % when this was written
     assert errors.mean() < 0.2  # 0.13 when this was written

@@ -39,7 +39,7 @@ _SMOLLM2_135M = WheelSource(
 EMBEDDED = (
     ModelSpec(
         key="smollm2-135m-titles", label="SmolLM2 135M Titles", family="llama", group="title",
-        context_length=8192, dtype="q8", license="Apache-2.0",
+        context_length=8192, dtype="w8a8", license="Apache-2.0",
         adapter=_ADAPTERS / "smollm2-135m-titles", recipe="titles", chat_model="smollm2-135m",
         description="SmolLM2 135M with a small adapter of our own, trained to title chat messages.",
         good_for="titles of chats and sessions",
@@ -47,7 +47,7 @@ EMBEDDED = (
     ),
     ModelSpec(
         key="smollm2-135m", label="SmolLM2 135M Instruct", family="llama",
-        context_length=8192, dtype="q8", license="Apache-2.0",
+        context_length=8192, dtype="w8a8", license="Apache-2.0",
         description="A very small general model; its weights come as a package, so no hub is needed.",
         good_for="first steps, short answers",
         sources=(_SMOLLM2_135M, _mlx("mlx-community/SmolLM2-135M-Instruct")),

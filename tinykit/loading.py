@@ -108,6 +108,11 @@ def checked_dtype(name: str | None, spec: ModelSpec) -> str:
     return dtype
 
 
+def _on_device(dtype: str, device: Device) -> str:
+    """A model entry's own precision where it runs on this device; what multiplies integers is for CPUs."""
+    return "q8" if dtype == "w8a8" and device != CPU else dtype
+
+
 def _near_dtype(name: str, known: Sequence[str]) -> str:
     others = [
         dtype
@@ -240,6 +245,7 @@ def load(
     spec = model if isinstance(model, ModelSpec) else get_model(model)
     wish = checked_plan(device, backend, spec)
     chosen_dtype = checked_dtype(dtype, spec)
+    asked_dtype = settings.get("dtype", dtype) or "auto"
     progress = progress or Progress()
     threads = settings.get("threads", threads)
     fallback = settings.get("fallback", fallback)
@@ -248,11 +254,12 @@ def load(
     def open_on(attempt: Attempt) -> _Ready:
         residents.require_sound(attempt.backend)  # before anything is fetched
         if attempt.backend == "onnx":
-            return _open_onnx(spec, chosen_dtype, attempt.device, threads, progress, offline)
+            suited = chosen_dtype if asked_dtype != "auto" else _on_device(chosen_dtype, attempt.device)
+            return _open_onnx(spec, suited, attempt.device, threads, progress, offline)
         lease = open_other(
             spec,
             attempt,
-            settings.get("dtype", dtype) or "auto",
+            asked_dtype,
             threads=threads,
             fingerprint=fingerprint_of,
             check=check_hash,

@@ -56,8 +56,8 @@ def test_what_needs_no_writing(source):
 def test_a_build_of_ours_is_made_before_it_is_measured(monkeypatch):
     fetched = []
     monkeypatch.setattr(files, "fetch_model", lambda spec, dtype, progress: fetched.append((spec.key, dtype)))
-    assert place("model") == place("model", dtype="w8a8") == MODEL
-    assert fetched == [(MODEL, None), (MODEL, "w8a8")]
+    assert place("model") == place("model", dtype="q8") == MODEL
+    assert fetched == [(MODEL, None), (MODEL, "q8")]
 
 
 @pytest.mark.parametrize(("kind", "packages"), [("openvino-int8", "nncf"), ("genai-int8", "onnx-ir")])

@@ -1,6 +1,7 @@
 """A backend for workers of tests: it counts upwards, and does what files in a folder tell it to.
 
-`hold` lets each forward wait until the file is gone, `held` tells that one waits; `die` ends the process;
+`hold` lets each forward wait until the file is gone, `held` tells that one waits; `hold-later` and `held-later` are
+for forwards after the 50th token of a sequence; `die` ends the process;
 `hold-loading` and `die-loading` do the same while it loads, `poison` lets it raise there, and `fail` lets each
 forward raise; `loads` has a line for each load.
 """
@@ -35,6 +36,8 @@ def obey(hold: str, die: str) -> None:
 
 def script(seen):
     obey("hold", "die")
+    if len(seen) > 50:
+        obey("hold-later", "die")
     if (control() / "fail").exists():
         raise BackendError("it was told to fail", hint="remove the file")
     return (sum(seen[-3:]) + len(seen)) % 256

@@ -41,12 +41,12 @@ def test_what_does_not_is_the_same_worker(launch):
 
 
 def test_settings_count_as_they_are_when_the_worker_is_wanted(launch, monkeypatch):
-    assert launch.name.startswith("smollm2-135m-q8-") and launch.idle_s == 900
+    assert launch.name.startswith("smollm2-135m-w8a8-") and launch.idle_s == 900
     assert launch.options["device"] is None
     monkeypatch.setenv("TINYKIT_DEVICE", "gpu")
     monkeypatch.setenv("TINYKIT_WORKER_IDLE_S", "7")
     other = launch_of(get_model("smollm2-135m"), {})
-    assert other.name.startswith("smollm2-135m-gpu-q8-") and other.idle_s == 7
+    assert other.name.startswith("smollm2-135m-gpu-w8a8-") and other.idle_s == 7
     assert launch_of(get_model("smollm2-135m"), {"device": "cpu"}).options["device"] == "cpu"
     monkeypatch.setenv("TINYKIT_WORKER_IDLE_S", "0")
     with pytest.raises(OptionError, match="WORKER_IDLE_S"):

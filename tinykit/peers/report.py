@@ -15,7 +15,7 @@ from tinykit.peers.engines import PEERS, SCRIPTED, Peer
 from tinykit.peers.figures import Figures, Ratio, unpaired_ratio
 from tinykit.peers.work import FIXED_TOKENS, LENGTHS, Length, Mode
 
-OURS = ("tinykit", "tinykit-w8a8")  # families: the default build, and the integer one
+OURS = ("tinykit", "tinykit-q8")  # families: the default build, and the one with 8 bits in blocks
 BATCHED = 64  # how many at once stand for throughput
 
 

@@ -44,12 +44,12 @@ PEERS: Final[dict[str, Peer]] = {
     "tinykit-draft": Peer(
         "ours", (), "model", "the same, with drafts", "tinykit", only_titles=True, options={"draft": True}
     ),
-    "tinykit-w8a8": Peer(
-        "ours", (), "model", "integers only, prefix kept", "tinykit-w8a8", options={"dtype": "w8a8"}
+    "tinykit-q8": Peer(
+        "ours", (), "model", "8 bits in blocks of 32, prefix kept", "tinykit-q8", options={"dtype": "q8"}
     ),
-    "tinykit-w8a8-draft": Peer(
-        "ours", (), "model", "the same, with drafts", "tinykit-w8a8", only_titles=True,
-        options={"dtype": "w8a8", "draft": True},
+    "tinykit-q8-draft": Peer(
+        "ours", (), "model", "the same, with drafts", "tinykit-q8", only_titles=True,
+        options={"dtype": "q8", "draft": True},
     ),
     "openvino": Peer(
         "openvino", ("openvino_genai",), "openvino-int8", "int8 by channel, prefix cache", "openvino"
@@ -71,8 +71,8 @@ PEERS: Final[dict[str, Peer]] = {
 DEFAULT: Final = (
     "tinykit",
     "tinykit-draft",
-    "tinykit-w8a8",
-    "tinykit-w8a8-draft",
+    "tinykit-q8",
+    "tinykit-q8-draft",
     "openvino",
     "openvino-lookup",
     "llamacpp",
