@@ -15,6 +15,7 @@ from tinykit.lab.cases import case_fields
 from tinykit.lab.datasets import Case
 from tinykit.lab.names import unknown
 from tinykit.many import checked_count
+from tinykit.plurals import counted
 from tinykit.recipes import RECIPES, Recipe, get_recipe
 
 BASELINE = "first-words"
@@ -44,7 +45,7 @@ class Target:
         parts = [Path(self.model).name if self.model else "default", self.dtype, self.device, self.backend]
         if self.adapter:
             parts[0] = f"{parts[0]}+{Path(self.adapter).name}"
-        threads = f"{self.threads} threads" if self.threads else None
+        threads = counted(self.threads, "thread") if self.threads else None
         return self.name or " ".join(part for part in (*parts, threads) if part)
 
     def options(self) -> dict[str, Any]:
