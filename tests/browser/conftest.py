@@ -143,6 +143,7 @@ def opened(lab, browser):
         page = context.new_page()
         page.goto(f"{url}/{app}/{name}.ipynb?reset&token={TOKEN}")
         page.wait_for_selector(".jp-Notebook .jp-CodeCell")
+        page.wait_for_selector("#jupyterlab-splash", state="detached")  # it would be in the pictures
         page.wait_for_function(
             "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
         )

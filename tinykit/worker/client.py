@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tinykit.errors import TinykitError, WorkerDiedError, WorkerError
+from tinykit.errors import WorkerDiedError, WorkerError
 from tinykit.worker.protocol import VERSION, FrameError, Frames, Message, pack
 
 GREETING_S = 20.0
@@ -32,6 +32,14 @@ class Call:
         self.is_accepted = False  # the worker has it
         self._client = client
         self._events: queue.SimpleQueue[Message] = queue.SimpleQueue()
+
+    def send(self, op: str, params: dict[str, Any] | None = None) -> None:
+        """Ask for it.
+
+        Raises:
+            WorkerError: the worker is gone, or the request is too large.
+        """
+        self._client.start(self, op, params)
 
     def put(self, message: Message) -> None:
         """Take what has arrived for this request."""
@@ -73,22 +81,15 @@ class Call:
                 return
 
     def result(self, on_event: Callable[[Message], None] | None = None) -> dict[str, Any]:
-        """The answer; it is cancelled if the wait for it is interrupted.
-
-        Raises: the worker's error.
-        """
-        try:
-            for message in self.events():
-                if "result" in message:
-                    found: dict[str, Any] = message["result"]
-                    return found
-                if on_event is not None:
-                    on_event(message)
-        except BaseException as error:
-            if not isinstance(error, TinykitError):
-                self.cancel()
-            raise
-        raise AssertionError("the events ended without an answer")
+        """The answer. Raises: the worker's error."""
+        while True:
+            message = self.next()
+            assert message is not None
+            if "result" in message:
+                found: dict[str, Any] = message["result"]
+                return found
+            if on_event is not None:
+                on_event(message)
 
     def cancel(self) -> None:
         """Let the worker end it; its answer is what there is by then."""
@@ -127,7 +128,11 @@ class Client:
         self._sending = threading.Lock()
         self._process = os.getpid()
         self._reader = threading.Thread(target=self._read, name="tinykit worker client", daemon=True)
-        self._reader.start()
+        try:
+            self._reader.start()
+        except BaseException:
+            self._hang_up()  # so that it ends, if it has begun
+            raise
 
     @property
     def is_usable(self) -> bool:
@@ -138,28 +143,25 @@ class Client:
         """A number for a request."""
         return next(self._numbers)
 
-    def call(self, op: str, params: dict[str, Any] | None = None) -> Call:
-        """Send a request.
+    def new_call(self) -> Call:
+        """A request to be sent by its `send`: whoever is interrupted in that can cancel it."""
+        return Call(self, self.new_number())
 
-        Raises:
-            WorkerError: the worker is gone, or the request is too large.
-        """
-        number = self.new_number()
-        call = Call(self, number)
+    def start(self, call: Call, op: str, params: dict[str, Any] | None) -> None:
+        """Send a request. Raises: as `Call.send`."""
         with self._lock:
             if not self.is_open:
                 raise _left()
-            self._calls[number] = call
+            self._calls[call.number] = call
         try:
-            self.send({"id": number, "op": op, "params": params or {}})
+            self.send({"id": call.number, "op": op, "params": params or {}})
         except BaseException:
             with self._lock:
-                self._calls.pop(number, None)
+                self._calls.pop(call.number, None)
             raise
-        return call
 
     def send(self, message: Message) -> None:
-        """Send a message as it is. Raises: as `call`."""
+        """Send a message as it is. Raises: as `Call.send`."""
         try:
             data = pack(message)
         except FrameError as error:
@@ -177,12 +179,15 @@ class Client:
 
     def close(self) -> None:
         """Leave; the worker cancels what is under way for us."""
-        self.is_open = False
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._hang_up()
         if threading.current_thread() is not self._reader and self._process == os.getpid():
             self._reader.join(5.0)
         self._socket.close()
+
+    def _hang_up(self) -> None:
+        self.is_open = False
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _read(self) -> None:
         with contextlib.suppress(OSError, FrameError):

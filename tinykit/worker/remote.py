@@ -13,7 +13,7 @@ from typing import Any
 
 from tinykit import settings
 from tinykit.backends.base import BackendInfo, EncoderInfo
-from tinykit.errors import ClosedError, DeviceFallbackWarning, WorkerDiedError, WorkerError
+from tinykit.errors import ClosedError, DeviceFallbackWarning, TinykitError, WorkerDiedError, WorkerError
 from tinykit.interrupts import shorten
 from tinykit.loading import checked_dtype
 from tinykit.model_spec import ModelSpec
@@ -184,10 +184,10 @@ class RemoteModel:
         self.succeeded()
         return found
 
-    def start(self, op: str, params: dict[str, Any]) -> Call:
-        """Send a request, to be read event by event. Raises: as `result`."""
+    def new_call(self) -> Call:
+        """A request to be sent and read event by event; the model is loaded first. Raises: as `result`."""
         self.load()
-        return self.attach().call(op, params)
+        return self.attach().new_call()
 
     def quick(self, op: str, params: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """The answer to what needs no model; None if there is no worker or no answer."""
@@ -195,7 +195,9 @@ class RemoteModel:
         if client is None or not client.is_usable:
             return None
         with contextlib.suppress(WorkerError):
-            message = client.call(op, params).next(_ANSWER_S)
+            call = client.new_call()
+            call.send(op, params)
+            message = call.next(_ANSWER_S)
             return None if message is None else message.get("result")
         return None
 
@@ -242,13 +244,20 @@ class RemoteModel:
 
     def _result(self, op: str, params: dict[str, Any], on_event: OnEvent | None) -> dict[str, Any]:
         for is_last in (False, False, True):
+            call = None
             try:
-                return self.attach().call(op, params).result(on_event)
+                call = self.attach().new_call()
+                call.send(op, params)
+                return call.result(on_event)
             except WorkerLeft:  # it was idle and has ended just now: the next one answers
                 if is_last:
                     raise
             except WorkerError as error:
                 self.failed(error)
+                raise
+            except BaseException as error:
+                if call is not None and not isinstance(error, TinykitError):
+                    call.cancel()
                 raise
         raise AssertionError("the last try returns or raises")
 

@@ -12,7 +12,7 @@ from tinykit.answers import Asked
 from tinykit.errors import TinykitError, WorkerError
 from tinykit.generation.result import CancelledBy, Chunk, Completion, Timings, Usage
 from tinykit.interrupts import keep_partial
-from tinykit.worker.client import WorkerLeft
+from tinykit.worker.client import Call, WorkerLeft
 from tinykit.worker.protocol import Message
 from tinykit.worker.remote import RemoteModel
 from tinykit.worker.wire import chunk_of, completion_of, options_values
@@ -21,13 +21,17 @@ _LAST_WORDS_S = 0.2  # how long an interrupted call waits for what there is so f
 
 
 class RemoteRun:
-    """A generation in a worker, from its pieces to its completion."""
+    """A generation in a worker, from its pieces to its completion; asked for with the first of them.
+
+    Not before: what reads the pieces cancels it in the end, and nothing else would.
+    """
 
     def __init__(self, model: RemoteModel, asked: Asked) -> None:
+        model.load()
         self.is_done = False
         self._model = model
         self._asked = asked
-        self._call = model.start("answer", answer_params(asked))
+        self._call: Call | None = None
         self._called_s = time.perf_counter()
         self._first_s: float | None = None
         self._chunks: list[Chunk] = []
@@ -63,10 +67,10 @@ class RemoteRun:
             self.is_done = True
 
     def send_cancel(self) -> None:
-        """Tell the worker, once."""
-        if not self._is_cancel_sent:
-            self._is_cancel_sent = True
+        """Tell the worker, once; if it was not asked yet, it is told when it is."""
+        if not self._is_cancel_sent and self._call is not None:
             self._call.cancel()
+        self._is_cancel_sent = True
 
     def steps(self) -> Generator[Chunk]:
         """The pieces as they arrive."""
@@ -102,10 +106,17 @@ class RemoteRun:
     def _messages(self) -> Generator[Message]:
         """Everything up to the answer; asked again if the worker was about to end when we asked."""
         try:
-            yield from self._call.events()
+            yield from self._asked_now().events()
         except WorkerLeft:
-            self._call = self._model.start("answer", answer_params(self._asked))
-            yield from self._call.events()
+            yield from self._asked_now().events()
+
+    def _asked_now(self) -> Call:
+        self._called_s = time.perf_counter()
+        self._call = self._model.new_call()
+        self._call.send("answer", answer_params(self._asked))
+        if self._is_cancel_sent:
+            self._call.cancel()
+        return self._call
 
     def _heard(self, chunk: Chunk) -> bool:
         if chunk.token_ids and self._first_s is None:
@@ -123,7 +134,7 @@ class RemoteRun:
         """What has been said by now, if the worker tells soon."""
         deadline_s = time.monotonic() + _LAST_WORDS_S
         with contextlib.suppress(TinykitError):
-            while self._completion is None and (left_s := deadline_s - time.monotonic()) > 0:
+            while self._call and self._completion is None and (left_s := deadline_s - time.monotonic()) > 0:
                 message = self._call.next(left_s)
                 if message is not None and "result" in message:
                     self._finish(message["result"])

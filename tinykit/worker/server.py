@@ -231,6 +231,7 @@ class Worker:
 
     def _end_job(self, job: Job) -> None:
         job.cancel("cancel")
+        self._queue.remove(lambda one: one.is_settled)  # else they would count until the model has time
         if self._model is not None and job.active:
             self._model.interrupt(job)
 

@@ -51,7 +51,7 @@ class SharedSession(TinySession):
     """A session whose models run in workers; made by ``TinySession(shared=True)``.
 
     What is special: `unload` and `close` only leave the worker, which serves others and ends when nobody
-    asks for a while. A stream is made ahead of its reader. `save_state` needs a slot.
+    asks for a while. A stream is made ahead of its reader from its first piece on. `save_state` needs a slot.
     """
 
     _remotes: dict[str, RemoteModel]
