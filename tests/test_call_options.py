@@ -39,6 +39,9 @@ def test_unknown_option_names_the_nearest():
         generation_options({"temprature": 1})
     assert caught.value.hint == "Did you mean temperature?"
     with pytest.raises(OptionError) as caught:
+        generation_options({"temp": 1})  # "system" is nearer by its letters
+    assert caught.value.hint == "Did you mean temperature?"
+    with pytest.raises(OptionError) as caught:
         generation_options({"frobnicate": 1})
     assert "max_tokens" in caught.value.hint
 

@@ -158,12 +158,25 @@ def test_questions_that_cannot_be_asked(judge, questions, message):
         (["a"], "2 to 20 texts, not 1", "Add what else it could be"),
         ({"a": "alone"}, "2 to 20 texts, not 1", "Add what else it could be"),
         ([str(number) for number in range(21)], "2 to 20 texts, not 21", "Drop the unlikely ones"),
+        ({"a": None, "b": 5}, "rubric of 'b' must be text or None, not 5", "bug report"),
     ],
 )
 def test_options_that_are_no_choice(judge, options, message, hint):
     with pytest.raises(OptionError, match=message) as caught:
         judge.choose("p", options)
     assert hint in caught.value.hint
+
+
+def test_text_that_is_none_is_said(judge):
+    calls = (
+        ("system", lambda: judge.choose("p", ["a", "b"], system=5)),
+        ("context", lambda: judge.yes_no("Is it?", 5)),
+        ("context", lambda: judge.score("How much?", ["a", "b"], 5)),
+    )
+    for name, call in calls:
+        with pytest.raises(OptionError, match=f"{name} must be text, not 5") as caught:
+            call()
+        assert caught.value.name == name
 
 
 def test_what_cannot_be_asked_loads_nothing(folder):

@@ -1,13 +1,16 @@
+import contextlib
 import errno
 import json
 import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.interrupting import interrupted
 from tinykit import disk, store
 from tinykit.errors import CacheError, ChecksumError, DiskSpaceError, OptionError
 
@@ -261,6 +264,30 @@ def test_sweeping_spares_other_entries(other_process):
     build("thin")
     build("thing2")
     assert len(list(store.home().glob("thing.tmp-*"))) == 1
+
+
+def test_interrupt_anywhere_leaves_nothing_locked(monkeypatch):
+    # what comes while an object is cleared away is never heard of, here or anywhere
+    monkeypatch.setattr("filelock.BaseFileLock.__del__", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # to be quick
+    watched = (store.__file__, disk.__file__, contextlib.__file__)
+
+    def build(name):
+        with store.building(store.entry("models", name), timeout_s=0.1) as folder:
+            if folder is not None:
+                (folder / "a.bin").write_bytes(b"1")
+
+    at, kept = 0, []
+    while True:
+        at += 1
+        come, error = interrupted(at, partial(build, f"m{at}"), watched)
+        if not come:
+            break
+        assert isinstance(error, KeyboardInterrupt), come
+        build(f"m{at}")
+        assert store.entry("models", f"m{at}").is_complete(), f"place {at}, in {come[0]}"
+        kept.append(error)  # as a notebook keeps it, with its frames
+    assert at > 100
 
 
 def test_threads_build_once():

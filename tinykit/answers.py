@@ -20,6 +20,7 @@ from tinykit.generation.result import Chunk, Completion
 from tinykit.generation.saving import restore_state, save_state
 from tinykit.generation.slots import checked_slot
 from tinykit.generation.stream import Stream
+from tinykit.interrupts import with_partial
 from tinykit.many import as_list, checked_count, failed_completion, prompt_messages, run_in_order
 from tinykit.progress import Progress, ProgressEvent
 from tinykit.tokenizer import Message
@@ -111,7 +112,7 @@ class Answers:
         n = _checked_listeners(n, on_chunk=on_chunk, on_verify=on_verify)
         asked = self._asked(prompt_messages(messages), slot, reuse, options)
         _warn_if_alike(n, asked.options)
-        return self._answer(asked, n, on_chunk, on_verify)
+        return with_partial(lambda: self._answer(asked, n, on_chunk, on_verify), lambda: _unsaid(n))
 
     @overload
     def complete(
@@ -159,7 +160,7 @@ class Answers:
         n = _checked_listeners(n, on_chunk=on_chunk, on_verify=on_verify)
         asked = self._asked(prompt_messages(prompt, system), slot, reuse, options)
         _warn_if_alike(n, asked.options)
-        return self._answer(asked, n, on_chunk, on_verify)
+        return with_partial(lambda: self._answer(asked, n, on_chunk, on_verify), lambda: _unsaid(n))
 
     @takes_call_options
     def stream(
@@ -202,7 +203,11 @@ class Answers:
         started = time.perf_counter()
         checked, size = generation_options(options), checked_count(batch_size, "batch_size")
         shown = self._progress if progress is None else Progress(progress)
-        return self._answer_all(as_list(prompts, "prompts"), system, checked, size, started, shown)
+        items = as_list(prompts, "prompts")
+        return with_partial(
+            lambda: self._answer_all(items, system, checked, size, started, shown),
+            lambda: [None] * len(items),
+        )
 
     def cancel(self) -> int:
         """End whatever this session is doing, from another thread; returns how many calls that was.
@@ -326,6 +331,12 @@ def _checked_listeners(n: int | None, **listeners: Callable[..., object] | None)
                 value=listener,
             )
     return None if n is None else checked_count(n, "n")
+
+
+def _unsaid(n: int | None) -> Completion | list[Completion]:
+    """What there is of an answer, or of so many, before the model was asked."""
+    nothing = Completion.nothing(cancelled_by="interrupt")
+    return nothing if n is None else [nothing] * n
 
 
 def _warn_if_alike(n: int | None, options: GenerationOptions) -> None:

@@ -85,7 +85,8 @@ def generation_options(given: Mapping[str, Any]) -> GenerationOptions:
 
 
 def _unknown(name: str, value: object, known: Sequence[str], near: Sequence[str]) -> OptionError:
-    found = difflib.get_close_matches(name, near, 1)
+    longer = [one for one in near if name and one.startswith(name)]
+    found = longer or difflib.get_close_matches(name, near, 1)
     hint = f"Did you mean {found[0]}?" if found else f"Known are {', '.join(known)}."
     return OptionError(f"Unknown option {name!r}.", hint=hint, name=name, value=value)
 

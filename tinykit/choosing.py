@@ -122,6 +122,7 @@ class Choosing:
             KeyboardInterrupt: Ctrl-C; without a `partial`, as some options' scores decide nothing.
         """
         _check_text(prompt, "prompt")
+        _check_text_or_none(system, "system")
         instruction = system.strip() if system else ""
         question = ChoiceQuestion(instruction or _WHICH, options)
         how = How(checked_normalize(normalize), calibrate)
@@ -141,6 +142,7 @@ class Choosing:
 
         Raises: as `choose`.
         """
+        _check_text_or_none(context, "context")
         asked, how = YesNoQuestion(question), How("tokens", calibrate)
         prompts = _about(f"{question} Answer yes or no.", context, how)
         return asked.answer(self._scores(Options(asked, context or "", "", prompts, _YES_NO, how))[0])
@@ -164,6 +166,7 @@ class Choosing:
 
         Raises: as `choose`.
         """
+        _check_text_or_none(context, "context")
         asked, how = ScoreQuestion(question, levels), How("tokens", calibrate)
         texts = [level.strip() for level in levels]
         prompts = _about(f"{question}\nOptions: {', '.join(texts)}", context, how)
@@ -215,12 +218,21 @@ class Choosing:
 
 def _check_text(value: object, name: str) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise OptionError(
-            f"{name} must be text that is not empty, not {value!r:.80}.",
-            hint="Put the text that matters here, or leave the argument out.",
-            name=name,
-            value=value,
-        )
+        raise _no_text(value, name, "text that is not empty")
+
+
+def _check_text_or_none(value: object, name: str) -> None:
+    if not isinstance(value, str | None):
+        raise _no_text(value, name, "text")
+
+
+def _no_text(value: object, name: str, wanted: str) -> OptionError:
+    return OptionError(
+        f"{name} must be {wanted}, not {value!r:.80}.",
+        hint="Put the text that matters here, or leave the argument out.",
+        name=name,
+        value=value,
+    )
 
 
 def _rubrics(question: ChoiceQuestion) -> str:

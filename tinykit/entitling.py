@@ -15,6 +15,7 @@ from tinykit.generation.batch import DEFAULT_BATCH_SIZE, Task
 from tinykit.generation.engine import Engine
 from tinykit.generation.request import checked_timeout_s
 from tinykit.generation.result import Chunk
+from tinykit.interrupts import with_partial
 from tinykit.language import is_english
 from tinykit.loaded_model import Loaded
 from tinykit.many import as_done, as_list, checked_count, failed_title, run_in_order
@@ -74,10 +75,13 @@ class Entitling:
         """
         chosen = self.recipe if recipe is None else get_recipe(recipe)
         timeout_s = checked_timeout_s(timeout_s)
-        text = message_text(message, chosen)
-        if (found := without_model(text, chosen)) is not None:
-            return found
-        return self._title(text, chosen, timeout_s, on_chunk)
+
+        def ask() -> Title:
+            text = message_text(message, chosen)
+            found = without_model(text, chosen)
+            return self._title(text, chosen, timeout_s, on_chunk) if found is None else found
+
+        return with_partial(ask, lambda: failed_title(None, chosen))
 
     def _title(
         self,
@@ -163,7 +167,10 @@ class Entitling:
         chosen = self.recipe if recipe is None else get_recipe(recipe)
         size, timeout_s = checked_count(batch_size, "batch_size"), checked_timeout_s(timeout_s)
         shown = self._progress if progress is None else Progress(progress)
-        return self._titles(as_list(messages, "messages"), chosen, size, exact, timeout_s, shown)
+        items = as_list(messages, "messages")
+        return with_partial(
+            lambda: self._titles(items, chosen, size, exact, timeout_s, shown), lambda: [None] * len(items)
+        )
 
     def _titles(
         self,

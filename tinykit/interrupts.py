@@ -13,8 +13,9 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 _Place = tuple[str, int]  # a file's name and a line in it
 _SHELL = "IPython.core.interactiveshell"
 _WHERE = "The error's `partial`, now `sys.last_value.partial`"
@@ -30,6 +31,19 @@ def keep_partial(error: KeyboardInterrupt, found: Any, *, is_told: bool = False)
     """
     error.partial = found  # type: ignore[attr-defined]
     shorten(error, partial(_so_far, found, is_told))
+
+
+def with_partial(act: Callable[[], T], nothing: Callable[[], object]) -> T:
+    """What `act` returns; where a Ctrl-C comes before there is anything, its `partial` is `nothing`.
+
+    So it is in the moments around the model's work too, and while a model is loaded.
+    """
+    try:
+        return act()
+    except KeyboardInterrupt as error:
+        if not hasattr(error, "partial"):
+            keep_partial(error, nothing())
+        raise
 
 
 def shorten(error: KeyboardInterrupt, so_far: Callable[[], list[str]] = list) -> None:

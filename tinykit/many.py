@@ -50,12 +50,12 @@ def run_in_order(
             for index, result in results:
                 take(index, result)
                 stage.advance(1)
+        return [cast(T, one) if there else failed(None) for one, there in zip(found, is_there, strict=True)]
     except KeyboardInterrupt as error:
         for index, result in _under_way(results, error):
             take(index, result)
         keep_partial(error, found)
         raise
-    return [cast(T, one) if there else failed(None) for one, there in zip(found, is_there, strict=True)]
 
 
 def _under_way(results: Iterator[tuple[int, Any]], error: KeyboardInterrupt) -> list[tuple[int, Any]]:
@@ -63,7 +63,8 @@ def _under_way(results: Iterator[tuple[int, Any]], error: KeyboardInterrupt) -> 
     if isinstance(results, Generator):  # it has ended already, or waits to be told
         with suppress(KeyboardInterrupt):
             results.throw(error)
-    return getattr(error, "partial", None) or []
+    found = getattr(error, "partial", None)
+    return found if isinstance(found, list) else []
 
 
 def as_done(

@@ -34,6 +34,7 @@ def read_rows(source: Any, *, columns: Sequence[str]) -> Iterable[Any]:
     raise OptionError(
         f"Cases must be a list of ({', '.join(columns)}), a DataFrame or a path, "
         f"not {type(source).__name__}.",
+        hint='For example: ["a first message", "another one"]',
         name="cases",
         value=source,
     )
@@ -45,6 +46,7 @@ def _rows_of_frame(frame: Any, columns: Sequence[str]) -> list[dict[str, Any]]:
     if missing:
         raise OptionError(
             f"The DataFrame has no column {missing[0]!r}; it has {', '.join(map(str, frame.columns))}.",
+            hint=f"Rename the one that is meant: frame.rename(columns={{...: {missing[0]!r}}})",
             name="cases",
             value=list(frame.columns),
         )
@@ -65,13 +67,19 @@ def _rows_of_file(path: Path) -> Iterable[Any]:
     ending = path.suffix.lower()
     if ending not in ENDINGS:
         raise OptionError(
-            f"{path.name} must end in one of {', '.join(ENDINGS)}.", name="cases", value=str(path)
+            f"{path.name} must end in one of {', '.join(ENDINGS)}.",
+            hint="For a single message, or lines of text: give a list.",
+            name="cases",
+            value=str(path),
         )
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise OptionError(f"{path} cannot be read: {reason}.", name="cases", value=str(path)) from error
+        hint = "Save it as UTF-8." if isinstance(error, UnicodeDecodeError) else "Is it the right path?"
+        raise OptionError(
+            f"{path} cannot be read: {reason}.", hint=hint, name="cases", value=str(path)
+        ) from error
     if ending == ".csv":
         return _rows_of_csv(text)
     return _rows_of_json(text, path) if ending == ".json" else list(_rows_of_lines(text, path))
@@ -100,4 +108,9 @@ def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"{where} is not valid JSON: {error}", name="cases", value=text[:200]) from error
+        raise OptionError(
+            f"{where} is not valid JSON: {error}",
+            hint="Mend it, or leave it out.",
+            name="cases",
+            value=text[:200],
+        ) from error

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -38,6 +39,9 @@ _TEMPORARY = ".tmp-"
 _LOCK_TIMEOUT_S = 1800.0
 _LOCK_POLL_S = 0.2
 _MAX_NAME_CHARS = 100
+# What each thread holds, or held when a Ctrl-C came between the lock and the block that it is for: whoever
+# keeps that error keeps the lock, until the same thread asks for it again.
+_locks: dict[tuple[Path, int], BaseFileLock] = {}
 
 
 @dataclass(frozen=True)
@@ -259,9 +263,13 @@ def locked(
     import filelock
 
     path = entry.path.with_name(entry.path.name + ".lock")
+    mine = path, threading.get_ident()
     with as_cache_error(path):
+        if (left := _locks.pop(mine, None)) is not None:
+            left.release(force=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         lock: BaseFileLock = filelock.FileLock(path)
+        _locks[mine] = lock
         try:
             _acquire(lock, entry, timeout_s, on_wait, what)
         except (OSError, NotImplementedError) as exc:
@@ -270,12 +278,14 @@ def locked(
             warnings.warn(
                 f"{path.parent} has no file locks ({exc}); a plain lock file is used instead", stacklevel=4
             )
-            lock = filelock.SoftFileLock(path.with_suffix(".softlock"))
+            lock = _locks[mine] = filelock.SoftFileLock(path.with_suffix(".softlock"))
             _acquire(lock, entry, timeout_s, on_wait, what)
     try:
         yield
     finally:
         lock.release()
+        if _locks.get(mine) is lock:
+            del _locks[mine]
 
 
 def _acquire(

@@ -17,6 +17,7 @@ from tinykit.generation.engine import Engine
 from tinykit.generation.request import GenerationOptions, Request
 from tinykit.generation.result import Chunk, Completion, Usage
 from tinykit.generation.slots import passing_slot
+from tinykit.interrupts import keep_partial
 from tinykit.markup import Bundle
 from tinykit.reasons import Reason, Step, explain
 from tinykit.recipes import MIN_MESSAGE_CHARS, Recipe
@@ -123,9 +124,12 @@ def title_task(
         scored = yield from asking.answers()
         if not any(map(choice.is_settled_by, _ranked(scored, message))) and not asking.is_late:
             yield from asking.mended(scored[0][1], choice.is_settled_by)
+        return replace(choice.title(is_late=asking.is_late), usage=_total(asking.usages))
+    except KeyboardInterrupt as error:  # in what is done with an answer; one of the model's is in the answer
+        keep_partial(error, asking.so_far())
+        raise
     finally:
         asking.close()
-    return replace(choice.title(is_late=asking.is_late), usage=_total(asking.usages))
 
 
 class Asking:
@@ -143,6 +147,7 @@ class Asking:
     ) -> None:
         self.usages: list[Usage] = []
         self.is_late = False  # an answer was cut off by the deadline
+        self._first: Completion | None = None
         self._engine = engine
         self._message = message
         self._recipe = recipe
@@ -159,6 +164,11 @@ class Asking:
         """Forget the prompt's state."""
         self._engine.slots.free(self._slot)
 
+    def so_far(self) -> Title:
+        """The first answer as the model wrote it, not yet read."""
+        raw = self._first.text if self._first else ""
+        return Title(None, raw, (Step(Reason.CANCELLED),), self._recipe.name, self._first)
+
     def answers(self) -> Task[list[tuple[float, Title]]]:
         """The greedy answer, then those that leave it where the model was least sure, with their likelihoods.
 
@@ -167,6 +177,7 @@ class Asking:
         """
         recipe = self._recipe
         first = yield from self._ask((), logprobs=_CHOICES if recipe.branches else None)
+        self._first = first
         title = self._read((), first)
         is_whole = title.text is not None and first.finish_reason != "cancelled"
         forks = _forks(first, recipe.branches, self._engine.eos_ids) if is_whole else []

@@ -189,7 +189,7 @@ def test_scripted_states_can_be_saved_too(tmp_path):
     assert restore_state(saying("hello", 2), tmp_path / "s") == 7
 
 
-@pytest.mark.parametrize("path", [None, 3, b"bytes", "~no-such-user-here/state"], ids=repr)
+@pytest.mark.parametrize("path", [None, 3, b"bytes", "~no-such-user-here/state", "", ".", "/"], ids=repr)
 def test_what_is_no_path_is_said(engine, path):
     engine.generate(Request(FIRST, GenerationOptions(2)))
     for call in (save_state, restore_state):

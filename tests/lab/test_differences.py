@@ -39,14 +39,20 @@ def stored(tmp_path):
         folder = RunFolder(tmp_path / name)
         targets = {name: {"asked": {}, "facts": FACTS} for name in ("", "m")}
         folder.write_plan({"format": FORMAT, "targets": targets}, plan)
-        with folder.writing() as writer:
-            for variant in variants:
-                base = call_base(variant.recipe, FACTS, exact=False, batch_size=plan.batch_size)
-                for case in cases:
-                    for repeat in range(plan.repeats):
-                        writer.append(
-                            row(variant, case, repeat, base, titles[variant.label].get(case.id), fields)
-                        )
+        rows = [
+            row(
+                variant,
+                case,
+                repeat,
+                call_base(variant.recipe, FACTS, exact=False, batch_size=plan.batch_size),
+                titles[variant.label].get(case.id),
+                fields,
+            )
+            for variant in variants
+            for case in cases
+            for repeat in range(plan.repeats)
+        ]
+        folder.write(lambda writer: [writer.append(one) for one in rows])
         return lab.load(folder.path)
 
     return store
@@ -326,3 +332,37 @@ def test_one_case_is_one_case(stored):
     run = stored({"titles": {"a": "Flat bread"}}, CASES[:1])
     assert run.summary() == "1 case × 1 variant: 1 made"
     assert "over 1 case." in str(run.scores(["keywords"]))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda run, path: run.scores(5),
+        lambda run, path: run.scores("chrff"),
+        lambda run, path: run.table(limit="x"),
+        lambda run, path: run.table(limit=-1),
+        lambda run, path: lab.diff(5, 6),
+        lambda run, path: lab.diff(run["plain"], run["titles"], margins={"chrff": 1}),
+        lambda run, path: lab.diff(run["plain"], run["titles"], margins={"chrf": 0}),
+        lambda run, path: lab.diff(run["plain"], run["titles"], margins={"chrf": float("nan")}),
+        lambda run, path: lab.register_metric("short", 5),
+        lambda run, path: lab.register_metric("", len),
+        lambda run, path: lab.register_metric("short", len, of="planet"),
+        lambda run, path: lab.register_metric("short", len, better="often"),
+        lambda run, path: lab.register_metric("chrf", len),
+        lambda run, path: run.report(5),
+        lambda run, path: run.report(path / "no" / "report.html"),
+        lambda run, path: run.report(path / "report.txt"),
+        lambda run, path: lab.load(run.path / "rows.jsonl"),
+        lambda run, path: lab.load(5),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_what_to_do(two, tmp_path, ask):
+    with pytest.raises(OptionError) as caught:
+        ask(two, tmp_path)
+    assert caught.value.hint
+    assert "short" not in lab.metrics.METRICS
+
+
+def test_single_metric_needs_no_list(two):
+    assert str(two.scores("chrf")) == str(two.scores(["chrf"]))

@@ -292,8 +292,60 @@ def test_without_a_folder_the_run_lies_in_the_cache(gguf, tmp_path, asked):
 
 def test_two_processes_do_not_write_one_run(gguf, tmp_path):
     made = run(gguf, tmp_path / "run")
-    with RunFolder(made.path).writing(), pytest.raises(OptionError, match="Another process"):
-        made.resume(progress=False)
+    with pytest.raises(OptionError, match="Another process"):
+        RunFolder(made.path).write(lambda _: made.resume(progress=False))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"recipes": 5}, {"models": 5}, {"models": [5]}, {"cache": 5}, {"cache": ""}, {"out": 5}, {"out": ""},
+        {"exact": "x"}, {"baseline": "no"}, {"update": "yes"}, {"runner": 5}, {"repeat": 2},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_argument_that_cannot_be_used_is_said(gguf, tmp_path, change):
+    given = {"recipes": "first-words", "models": gguf, "out": tmp_path / "run", "progress": False, **change}
+    with pytest.raises(OptionError) as caught:
+        lab.run(MESSAGES, **given)
+    assert caught.value.hint
+
+
+def test_folder_that_cannot_be_made_is_said(gguf, tmp_path):
+    with pytest.raises(OptionError, match="No folder for a run can be made at") as caught:
+        run(gguf, gguf)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("header.json", b'{"form'), ("header.json", b"[]"), ("header.json", b'{"format": 1}'),
+        ("header.json", b'{"format": 1, "plan": {}, "targets": {}}'), ("header.json", b"\xff"),
+        ("header.json", b'{"format": 1, "plan": {}, "targets": 5}'),
+        ("cases.jsonl", None), ("cases.jsonl", b"\xff"), ("rows.jsonl", Path),
+    ],
+)  # fmt: skip
+def test_damaged_file_is_said_and_costs_no_titles(gguf, tmp_path, asked, name, content):
+    made = run(gguf, tmp_path / "run")
+    path = tmp_path / "run" / name
+    kept = path.read_bytes()
+    path.unlink()
+    if content is Path:
+        path.mkdir()
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(OptionError, match=f"{name} cannot be read") as caught:
+        lab.load(tmp_path / "run")
+    assert "Delete this file and make the run again with the same folder" in caught.value.hint
+    asked.clear()
+    if path.is_dir():
+        path.rmdir()
+        path.write_bytes(kept)
+    elif content is not None:
+        path.unlink()
+    again = run(gguf, tmp_path / "run")
+    assert asked == [] and [row.title for row in again.rows] == [row.title for row in made.rows]
 
 
 def test_a_folder_that_is_no_run_says_so(tmp_path):

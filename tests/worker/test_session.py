@@ -199,12 +199,14 @@ def test_cancel_reaches_a_choice(shared, alone, backend, in_thread):
     assert shared.choose("Which?", options) == expected
 
 
-def test_leaving_a_stream_cancels_it(shared):
+def test_leaving_a_stream_cancels_it(shared, backend):
+    backend.on("hold-later")  # else all may be there before the reader has come so far
     stream = shared.stream("a", max_tokens=1000)
     for number, _ in enumerate(stream):
         if number == 3:
             break
     stream.close()
+    backend.off("hold-later")
     assert stream.result.finish_reason == "cancelled"
     assert stream.result.cancelled_by == "close"
     assert len(stream.result.token_ids) >= 4

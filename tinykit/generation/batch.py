@@ -97,6 +97,11 @@ def _given_up(task: Task[T], found: Completion | list[Completion]) -> T | Tinyki
     except StopIteration as stop:
         value: T = stop.value
         return value
+    except KeyboardInterrupt as error:  # another one, while the first is on its way out
+        so_far: T | None = _partial(error)
+        if so_far is None:
+            raise
+        return so_far
     except TinykitError as error:
         return error
 
@@ -164,6 +169,7 @@ def samples(engine: Engine, request: Request, count: int) -> list[Completion]:
                 reasons = [run.cancelled_by for run in runs if run.cancelled_by]
                 for run in runs:
                     run.cancel(reasons[0])
+        return [run.result() for run in runs]
     except KeyboardInterrupt as error:
         for run in runs:
             run.cancel("interrupt")
@@ -173,7 +179,6 @@ def samples(engine: Engine, request: Request, count: int) -> list[Completion]:
         runs[0].is_left = True  # first, as it is the one that holds the slot
         for run in runs:
             run.is_left = True
-    return [run.result() for run in runs]
 
 
 def _sample(engine: Engine, runs: Sequence[Run]) -> None:
@@ -332,7 +337,7 @@ class Batching(Generic[T]):
         """Run a task until it waits for rows of the batch, or to its end."""
         try:
             while True:
-                asked = _Asked(index, task, ask())
+                asked = _Asked(index, task, self._asking(index, ask))
                 for place, request in enumerate(asked.requests):
                     try:
                         asked.found[place] = self._begin(asked, place, request)
@@ -354,6 +359,15 @@ class Batching(Generic[T]):
             self._done.append((index, error))
         except BaseException:
             task.close()  # it may hold a slot, and whoever keeps the error keeps the task
+            raise
+
+    def _asking(self, index: int, ask: Callable[[], Request | list[Request]]) -> Request | list[Request]:
+        """What a task asks for next; if a Ctrl-C comes in it, what it says that it has is its result."""
+        try:
+            return ask()
+        except KeyboardInterrupt as error:
+            if (found := _partial(error)) is not None:
+                self._done.append((index, found))
             raise
 
     def _begin(self, asked: _Asked[T], place: int, request: Request) -> Completion | None:

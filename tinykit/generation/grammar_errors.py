@@ -25,12 +25,13 @@ _SYNTAX = {
     "lark": "Syntax: https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md",
 }
 _SHOWN_CHARS = 200
+_ENDLESS = "Let it match something: a rule needs an alternative that does not lead back to itself."
 
 
 def invalid(constraint: Constraint, message: str) -> OptionError:
     """The error for a grammar that llguidance does not take."""
     if "NoExtension" in message:
-        return _error(constraint, "allows no text at all, not even an empty one.")
+        return _error(constraint, "allows no text at all, not even an empty one.", _ENDLESS)
     if _TOO_COMPLEX.search(message):
         return _error(constraint, f"is too complex: {_reason(message)}.", _SIMPLER)
     place = _PLACE.match(message)

@@ -141,6 +141,14 @@ class ChoiceQuestion:
     def __post_init__(self) -> None:
         _checked_text(self.text, "question")
         checked_options(self.options)
+        for label, rubric in self.options.items() if isinstance(self.options, Mapping) else ():
+            if not isinstance(rubric, str | None):
+                raise OptionError(
+                    f"The rubric of {label!r:.80} must be text or None, not {rubric!r:.80}.",
+                    hint='For example: {"bug report": "something does not work", "question": None}',
+                    name="options",
+                    value=self.options,
+                )
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -58,8 +58,11 @@ def _put(engine: Engine, slot: SlotName | None, token_ids: tuple[int, ...], stat
 
 def _checked_path(path: str | Path) -> Path:
     try:
-        return Path(path).expanduser()
-    except (TypeError, RuntimeError) as error:  # no path; the home of a user that does not exist
+        found = Path(path).expanduser()
+        if not found.name or found.is_dir():
+            raise ValueError("it is a folder" if str(path).strip() else "it is empty")
+        return found
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: the home of nobody
         raise OptionError(
             f"path must name a file, not {path!r}: {error}",
             hint='For example: "chat.state"',

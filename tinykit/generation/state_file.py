@@ -63,7 +63,11 @@ def read_state(
                 path=path,
             )
     if metadata.get("sha256") != _digest(tensors):
-        raise ModelFileError(f"{path} is damaged: its checksum does not fit.", path=path)
+        raise ModelFileError(
+            f"{path} is damaged: its checksum does not fit.",
+            hint="Save the state again; without it the prompt is computed anew.",
+            path=path,
+        )
     ids = _checked_ids(tensors.pop(_TOKENS, None), vocab_size, path)
     return ids, {name.removeprefix(_PREFIX): array for name, array in tensors.items()}
 

@@ -102,18 +102,19 @@ def read_all(
     Raises: as `Engine.generate`.
     """
     try:
-        for chunk in stream:
-            if chunk and on_chunk is not None:
-                on_chunk(chunk)
-            is_step = bool(chunk.token_ids or chunk.drafted_tokens)
-            if on_verify and is_step and (event := _verified(chunk, stream.result)).is_valid:
-                on_verify(event)
+        try:
+            for chunk in stream:
+                if chunk and on_chunk is not None:
+                    on_chunk(chunk)
+                is_step = bool(chunk.token_ids or chunk.drafted_tokens)
+                if on_verify and is_step and (event := _verified(chunk, stream.result)).is_valid:
+                    on_verify(event)
+        finally:
+            stream.close()
+        return stream.result
     except KeyboardInterrupt as error:
         keep_partial(error, stream.result)
         raise
-    finally:
-        stream.close()
-    return stream.result
 
 
 def _verified(chunk: Chunk, result: Completion) -> VerifyEvent:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from numbers import Integral
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
+from tinykit.errors import OptionError
 from tinykit.lab.marking import marked
 from tinykit.lab.names import unknown
 from tinykit.lab.rows import Row
@@ -40,6 +42,7 @@ def titles_table(
         OptionError: there is no such variant.
     """
     names = run.variants if variants is None else _names(run, variants)
+    _check_limit(limit)
     base = None
     if against is not None:
         if run.plan.variant(against).label not in names:
@@ -75,6 +78,17 @@ def _marked(titles: list[str], base: int | None) -> list[str]:
         title if at == base or title.startswith("(") else marked(titles[base], title, shows_gone=False)
         for at, title in enumerate(titles)
     ]
+
+
+def _check_limit(limit: object) -> None:
+    if limit is None or (not isinstance(limit, bool) and isinstance(limit, Integral) and int(limit) >= 0):
+        return
+    raise OptionError(
+        f"limit must be a whole number from 0, not {limit!r}.",
+        hint="Leave it out to show all.",
+        name="limit",
+        value=limit,
+    )
 
 
 def _shown(run: Run, variant: str, case: str) -> str:

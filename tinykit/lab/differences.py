@@ -11,7 +11,7 @@ from tinykit.charts import Charts
 from tinykit.errors import OptionError
 from tinykit.lab import statistics
 from tinykit.lab.metric import Metric
-from tinykit.lab.metrics import STANDARD
+from tinykit.lab.metrics import STANDARD, checked_margins
 from tinykit.lab.names import unknown
 from tinykit.lab.plots import differences_plot
 from tinykit.lab.scoring import Named, chosen_metrics, score_variant
@@ -240,7 +240,8 @@ def diff(
     left, right = side_of(a, other=b), side_of(b, other=a)
     _check_cases(left, right, only_common)
     chosen = chosen_metrics(right.run, metrics if metrics is not None else STANDARD)
-    found = [_difference(left, right, metric, margins or {}) for metric in chosen]
+    margins = checked_margins(margins, chosen)
+    found = [_difference(left, right, metric, margins) for metric in chosen]
     names = _names(left, right)
     ours, theirs = left.titles, right.titles
     common = [case for case in ours if case in theirs]
@@ -254,13 +255,14 @@ def rank(
 ) -> Ranking:
     """Every other variant of a run against `base`, with one correction for all comparisons."""
     chosen = chosen_metrics(run, metrics if metrics is not None else ("keywords", "chrf"))
+    margins = checked_margins(margins, chosen)
     others = [variant for variant in run.variants if variant != base]
     run.plan.variant(base)
     found = [
         one
         for other in others
         for metric in chosen
-        if (one := _difference(Side(run, base), Side(run, other), metric, margins or {})) is not None
+        if (one := _difference(Side(run, base), Side(run, other), metric, margins)) is not None
     ]
     checked = corrected(found)
     return Ranking(base, {other: tuple(one for one in checked if one.b == other) for other in others})
@@ -324,6 +326,13 @@ def side_of(given: Run | Side | str, other: Run | Side | str = "") -> Side:
             )
         run = other.run if isinstance(other, Side) else other
         return Side(run, run.plan.variant(given).label)
+    if not hasattr(given, "plan"):
+        raise OptionError(
+            f"What is compared must be a run or a variant of one, not {given!r:.80}.",
+            hint='For example: lab.diff(run["plain"], run["titles"])',
+            name="a",
+            value=given,
+        )
     others = [v.label for v in given.plan.variants if v.recipe.method == "model"]
     names = others or list(given.variants)
     if len(names) != 1:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -24,6 +23,7 @@ from tinykit.lab.keys import FORMAT
 from tinykit.lab.plan import Plan
 from tinykit.lab.rows import Row
 
+T = TypeVar("T")
 HEADER, CASES, ROWS, LOCK = "header.json", "cases.jsonl", "rows.jsonl", "rows.lock"
 
 
@@ -31,7 +31,7 @@ class RunFolder:
     """The files of a run."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser()
+        self.path = checked_path(path, "out")
 
     def is_run(self) -> bool:
         """Whether a run was begun here."""
@@ -47,13 +47,15 @@ class RunFolder:
         try:
             header = json.loads(path.read_text(encoding="utf-8"))
             number = header["format"]
-        except FileNotFoundError as error:
+            if number == FORMAT and not all(isinstance(header[name], dict) for name in ("plan", "targets")):
+                raise TypeError("its plan or its targets are none")
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise OptionError(
                 f"{self.path} holds no run.", hint="lab.run(cases, out=...) makes one.", name="path",
                 value=str(self.path),
             ) from error  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise OptionError(f"{path} is not readable: {error}.", name="path", value=str(path)) from error
+            raise _damaged(path, error) from error
         if number != FORMAT:
             raise OptionError(
                 f"{path} is of format {number}; this tinykit reads format {FORMAT}.",
@@ -64,12 +66,38 @@ class RunFolder:
         return dict(header)
 
     def plan(self) -> Plan:
-        """What the run is to do."""
-        return Plan.from_dict(self.header()["plan"], datasets.load(self.path / CASES))
+        """What the run is to do.
+
+        Raises:
+            OptionError: the header or the cases are damaged.
+        """
+        header = self.header()
+        try:
+            return Plan.from_dict(header["plan"], datasets.load(self.path / CASES))
+        except OptionError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            path = self.path / (CASES if isinstance(error, OSError | UnicodeError) else HEADER)
+            raise _damaged(path, error) from error
+
+    def has_cases(self) -> bool:
+        """Whether the cases are there, and whole."""
+        try:
+            return bool(datasets.load(self.path / CASES))
+        except (OSError, ValueError, OptionError):
+            return False
 
     def write_plan(self, header: dict[str, Any], plan: Plan) -> None:
         """Begin a run, or give it another plan."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OptionError(
+                f"No folder for a run can be made at {self.path}: {error.strerror or error}.",
+                hint="Choose another folder: out=...",
+                name="out",
+                value=str(self.path),
+            ) from error
         write_cases(plan.cases, self.path / f"{CASES}.new")
         (self.path / f"{CASES}.new").replace(self.path / CASES)
         self.write_header({**header, "plan": plan.to_dict()})
@@ -88,6 +116,8 @@ class RunFolder:
             data = (self.path / ROWS).read_bytes()
         except FileNotFoundError:
             return rows, notes
+        except OSError as error:
+            raise _damaged(self.path / ROWS, error) from error
         for number, line in enumerate(data.split(b"\n"), start=1):
             if line.strip():
                 try:
@@ -96,9 +126,10 @@ class RunFolder:
                     notes.append(f"{ROWS}, line {number}: not a row, left out (cut off by a crash?)")
         return rows, notes
 
-    @contextmanager
-    def writing(self) -> Iterator[RowWriter]:
-        """The only writer of this run, while the block lasts.
+    def write(self, act: Callable[[RowWriter], T]) -> T:
+        """What `act` returns, called with the only writer of this run.
+
+        It is no context manager: an interrupt may leave one of those before its end, and the run locked.
 
         Raises:
             OptionError: another process is writing.
@@ -106,6 +137,9 @@ class RunFolder:
         lock = FileLock(self.path / LOCK)
         try:
             lock.acquire(timeout=0)
+            with (self.path / ROWS).open("ab+") as file:
+                _mend(file)
+                return act(RowWriter(file))
         except Timeout as error:
             raise OptionError(
                 f"Another process is at work on the run {self.path}.",
@@ -113,12 +147,11 @@ class RunFolder:
                 name="out",
                 value=str(self.path),
             ) from error
-        try:
-            with (self.path / ROWS).open("ab+") as file:
-                _mend(file)
-                yield RowWriter(file)
         finally:
-            lock.release()
+            try:
+                lock.release()
+            finally:  # an interrupt may have come before it
+                lock.release()
 
 
 class RowWriter:
@@ -131,6 +164,35 @@ class RowWriter:
         """Write a row."""
         self._file.write(row_line(row))
         self._file.flush()
+
+
+def _damaged(path: Path, error: Exception) -> OptionError:
+    return OptionError(
+        f"{path} cannot be read: {error!s:.300}.",
+        hint="Delete this file and make the run again with the same folder: the titles that it has count.",
+        name="path",
+        value=str(path),
+    )
+
+
+def checked_path(path: object, name: str, what: str = "a folder") -> Path:
+    """A path that may name something, such as a folder.
+
+    Raises:
+        OptionError: it does not.
+    """
+    try:
+        found = Path(path).expanduser()  # type: ignore[arg-type]
+        if not str(path).strip():
+            raise ValueError("it is empty")
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: the home of nobody
+        raise OptionError(
+            f"{name} must be the path of {what}, not {path!r:.80}: {error}.",
+            hint='For example: "runs/first"' if what == "a folder" else 'For example: "report.html"',
+            name=name,
+            value=path,
+        ) from error
+    return found
 
 
 def row_line(row: Row) -> bytes:

@@ -5,9 +5,11 @@ apply; others look at a row of a run or at all titles together (`Metric.of`). `M
 adds one. Nothing here needs a model.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from numbers import Real
+from typing import Any, cast, get_args
 
 from tinykit import checks
 from tinykit.errors import OptionError
@@ -115,12 +117,48 @@ def register(
     """Make a function a metric that can be named wherever metrics are; see `Metric` for what it gets.
 
     Raises:
-        OptionError: the name is one of tinykit's own metrics.
+        OptionError: the name is one of tinykit's own metrics, or another argument cannot be used.
     """
-    if name in {metric.name for metric in _KNOWN} or not name:
-        raise OptionError(f"{name!r} is tinykit's own metric; choose another name.", name="name", value=name)
+    if name in {metric.name for metric in _KNOWN}:
+        raise OptionError(
+            f"{name!r} is tinykit's own metric.", hint="Choose another name.", name="name", value=name
+        )
+    checks = (
+        ("name", name, isinstance(name, str) and bool(name.strip()), "text that is not empty"),
+        ("function", function, callable(function), "a function"),
+        ("of", of, of in get_args(Of), "title, row or set"),
+        ("better", better, better in get_args(Better), "high, low or an empty text"),
+    )
+    for argument, value, is_fit, wanted in checks:
+        if not is_fit:
+            raise OptionError(
+                f"{argument} must be {wanted}, not {value!r:.80}.",
+                hint='For example: lab.register_metric("short", lambda case, title: len(title or "") < 40)',
+                name=argument,
+                value=value,
+            )
     METRICS[name] = metric = Metric(name, function, of, better, unit, help)
     return metric
+
+
+def checked_margins(margins: Mapping[str, float] | None, metrics: Sequence[Metric]) -> Mapping[str, float]:
+    """The smallest differences that matter, by metrics that are compared.
+
+    Raises:
+        OptionError: a metric that is not, or a difference that is none.
+    """
+    given: Mapping[str, Any] = margins or {}
+    for name, value in given.items():
+        if name not in {metric.name for metric in metrics}:
+            raise unknown("metric", name, [metric.name for metric in metrics], "Not compared:")
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 < cast(Any, value) < math.inf:
+            raise OptionError(
+                f"The margin of {name} must be a number above 0, not {value!r}.",
+                hint='As the metric is shown, in points of percent for most: margins={"chrf": 1}',
+                name="margins",
+                value=margins,
+            )
+    return given
 
 
 def is_own(metric: Metric) -> bool:
@@ -138,7 +176,7 @@ def get_metric(name: str | Metric | Callable[..., Any]) -> Metric:
         return name
     if callable(name):
         return Metric(getattr(name, "__name__", "metric"), name)
-    if name not in METRICS:
+    if not isinstance(name, str) or name not in METRICS:
         raise unknown("metric", name, list(METRICS))
     return METRICS[name]
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from tinykit.errors import OptionError
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE
+from tinykit.generation.request import checked_switch
 from tinykit.lab.cases import case_fields
 from tinykit.lab.datasets import Case
 from tinykit.lab.names import unknown
@@ -59,7 +60,10 @@ class Target:
             return model
         if not isinstance(model, str | Path):
             raise OptionError(
-                f"A model is a key, a path or a lab.Target, not {model!r}.", name="models", value=model
+                f"A model is a key, a path or a lab.Target, not {model!r}.",
+                hint="List the keys with: tinykit models",
+                name="models",
+                value=model,
             )
         return cls(model=str(model))
 
@@ -213,6 +217,7 @@ def new_plan(
     Raises:
         OptionError: two variants or two models have the same name, or a number is out of its range.
     """
+    checked_switch(baseline, "baseline")
     variants = _variants(_listed(recipes), [Target.of(model) for model in _listed(models)] or [Target()])
     if baseline and not any(variant.recipe.method == BASELINE for variant in variants):
         variants.insert(0, Variant(RECIPES[BASELINE]))
@@ -222,14 +227,14 @@ def new_plan(
         tuple(replace(variant, name=variant.label) for variant in variants),
         checked_count(repeats, "repeats"),
         checked_count(batch_size, "batch_size"),
-        bool(exact),
+        checked_switch(exact, "exact"),
     )
 
 
 def _listed(given: Any) -> list[Any]:
     if given is None:
         return []
-    is_one = isinstance(given, str | Path | Recipe | Variant | Target)
+    is_one = isinstance(given, str | Path | Recipe | Variant | Target) or not isinstance(given, Iterable)
     return [given] if is_one else list(given)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tinykit.charts import Chart
 from tinykit.errors import OptionError
+from tinykit.lab.folder import checked_path
 from tinykit.lab.plan import BASELINE
 from tinykit.lab.plots import Kind
 from tinykit.lab.rating import rate
@@ -55,16 +56,29 @@ def write_report(
     Raises:
         OptionError: another ending.
     """
-    file = Path(path).expanduser()
+    file = checked_path(path, "path", "a file")
     if file.suffix.lower() not in _ENDINGS:
         raise OptionError(
             f"A report ends in {', '.join(_ENDINGS)}, not {file.suffix or 'nothing'!r}.",
+            hint='For example: "report.html"',
             name="path",
             value=str(path),
         )
     is_html = file.suffix.lower() != ".md"
     text = to_html(run, only_different, limit) if is_html else to_markdown(run, only_different, limit)
-    file.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+    return _written(file, text)
+
+
+def _written(file: Path, text: str) -> Path:
+    try:
+        file.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+    except OSError as error:
+        raise OptionError(
+            f"{file} cannot be written: {error.strerror or error}.",
+            hint="Is its folder there? Folders are not made.",
+            name="path",
+            value=str(file),
+        ) from error
     return file
 
 
@@ -74,14 +88,16 @@ def write_page(path: str | Path, title: str, body: str) -> Path:
     Raises:
         OptionError: the file does not end in .html.
     """
-    file = Path(path).expanduser()
+    file = checked_path(path, "path", "a file")
     if file.suffix.lower() not in _ENDINGS[:2]:
         raise OptionError(
-            f"A page ends in .html, not {file.suffix or 'nothing'!r}.", name="path", value=str(path)
+            f"A page ends in .html, not {file.suffix or 'nothing'!r}.",
+            hint='For example: "plot.html"',
+            name="path",
+            value=str(path),
         )
     page = _PAGE.format(title=html.escape(title), body=body)
-    file.write_text(page, encoding="utf-8", errors="backslashreplace", newline="\n")
-    return file
+    return _written(file, page)
 
 
 def to_html(run: Run, only_different: bool = True, limit: int | None = None) -> str:

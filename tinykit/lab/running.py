@@ -9,11 +9,13 @@ from typing import Any
 
 import tinykit
 from tinykit import store
+from tinykit.call_options import names_options
 from tinykit.errors import OptionError, TinykitError
 from tinykit.generation.batch import DEFAULT_BATCH_SIZE
+from tinykit.generation.request import checked_switch
 from tinykit.lab.cache import RowCache, as_cached
 from tinykit.lab.cases import read_cases
-from tinykit.lab.folder import RowWriter, RunFolder
+from tinykit.lab.folder import RowWriter, RunFolder, checked_path
 from tinykit.lab.keys import FORMAT, machine, no_model_facts
 from tinykit.lab.local import LocalRunner, Runner, Show, failed_row, now
 from tinykit.lab.plan import Cell, Plan, Target, digest, new_plan
@@ -21,6 +23,7 @@ from tinykit.lab.runs import Run, target_name
 from tinykit.progress import Progress, Stage
 
 
+@names_options
 def run(
     cases: Any,
     recipes: Any = None,
@@ -73,7 +76,7 @@ def run(
     for target in plan.targets:
         _check(target)
     folder = RunFolder(out if out is not None else _default_folder(plan))
-    _begin(folder, plan, update)
+    _begin(folder, plan, checked_switch(update, "update"))
     return carry_on(Run(folder), runner=runner, progress=progress, cache=cache)
 
 
@@ -107,7 +110,7 @@ def _begin(folder: RunFolder, plan: Plan, update: bool) -> None:
             name="out",
             value=str(folder.path),
         )
-    if different:
+    if different or not folder.has_cases():
         folder.write_plan(header, plan)
 
 
@@ -128,11 +131,13 @@ def carry_on(
         if not isinstance(runner, Runner):
             runner = _new_runner(runner, progress)
             stack.callback(runner.close)
-        writer = stack.enter_context(run.writing())
-        run.reload()
-        maker = _Maker(run, writer, runner, _cache(cache), only)
+
+        def make(writer: RowWriter) -> None:
+            run.reload()
+            _Maker(run, writer, runner, _cache(cache), only).make_all(Progress(progress))
+
         try:
-            maker.make_all(Progress(progress))
+            run.write(make)
             was_interrupted = False
         except KeyboardInterrupt:
             was_interrupted = True
@@ -147,6 +152,7 @@ def _new_runner(given: Any, progress: Show) -> Runner:
     if given != "dask" and not hasattr(given, "scheduler_info"):
         raise OptionError(
             f"runner must be 'local', 'dask', a distributed.Client or a Runner, not {given!r:.80}.",
+            hint="Leave it out to make the titles here.",
             name="runner",
             value=given,
         )
@@ -158,7 +164,7 @@ def _new_runner(given: Any, progress: Show) -> Runner:
 def _cache(given: bool | Path) -> RowCache | None:
     if given is False:
         return None
-    return RowCache(None if given is True else Path(given))
+    return RowCache(None if given is True else checked_path(given, "cache"))
 
 
 class _Maker:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tinykit.charts import Chart
 from tinykit.lab import comparing
@@ -23,6 +22,8 @@ from tinykit.plurals import counted
 
 if TYPE_CHECKING:
     from tinykit.lab.local import Runner, Show
+
+T = TypeVar("T")
 
 
 class Run:
@@ -65,13 +66,13 @@ class Run:
             groups.setdefault((row.variant, row.case), []).append(row)
         self._by_case = {name: tuple(rows) for name, rows in groups.items()}
 
-    def writing(self) -> AbstractContextManager[RowWriter]:
-        """The only writer of this run, while the block lasts; for what makes rows.
+    def write(self, act: Callable[[RowWriter], T]) -> T:
+        """What `act` returns, called with the only writer of this run; for what makes rows.
 
         Raises:
             OptionError: another process is writing.
         """
-        return self._folder.writing()
+        return self._folder.write(act)
 
     def write_header(self, header: dict[str, Any]) -> None:
         """Give the run another header: rows that do not follow from it do not count any more."""

@@ -134,7 +134,9 @@ def score_run(run: Run, metrics: Named | None = None) -> RunScores:
 
 def chosen_metrics(run: Run, names: Named) -> tuple[Metric, ...]:
     """The named metrics; one whose function gives a dict is a metric for each of its keys."""
-    return tuple(part for name in names for part in _parts(run, get_metric(name)))
+    given: Any = names
+    is_one = isinstance(given, str | Metric) or not isinstance(given, Iterable)
+    return tuple(part for name in ([given] if is_one else given) for part in _parts(run, get_metric(name)))
 
 
 def _parts(run: Run, metric: Metric) -> list[Metric]:
