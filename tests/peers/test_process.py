@@ -2,7 +2,7 @@ import pytest
 
 from tests.peers.conftest import scripted
 from tinykit.errors import BackendError
-from tinykit.peers.process import EngineProcess, Place
+from tinykit.peers.process import EngineProcess, Place, environment
 from tinykit.peers.work import Ask
 
 NOWHERE = Place("")
@@ -60,3 +60,8 @@ def test_what_is_asked_of_a_dead_process_fails():
         process.ask(Ask(("a",)))
     process.close()
     assert process._process.returncode is not None
+
+
+def test_bytecode_is_written_where_the_others_have_theirs(monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "PYTHONDONTWRITEBYTECODE" not in environment()

@@ -19,6 +19,8 @@ from tinykit.errors import BackendError
 from tinykit.peers.engines import Peer
 from tinykit.peers.work import FIRST, Ask
 
+# The others are installed and have their bytecode; a clone of ours gets it with the first process.
+_LEFT_OUT = ("PYTHONDONTWRITEBYTECODE",)
 _TIMEOUT_S = 900.0  # for one answer of the process, on a machine that is far too busy
 
 
@@ -124,4 +126,5 @@ def environment() -> dict[str, str]:
     """Ours, with this tinykit importable also where it is not installed."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    kept = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+    return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
