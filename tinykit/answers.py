@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,19 +42,22 @@ class Asked:
         return Request(prompt_ids, self.options, slot=self.slot, reuse=self.reuse)
 
 
-class Answers:
+class Answers(ABC):
     """The part of `TinySession` that answers prompts and chats."""
 
     _progress: Progress
 
+    @abstractmethod
     def _chat_engine(self) -> Engine:
-        raise NotImplementedError
+        """The engine that chats; the model is loaded first."""
 
+    @abstractmethod
     def _engines(self) -> list[Engine]:
-        raise NotImplementedError
+        """The engines of the models that are loaded."""
 
+    @abstractmethod
     def _judges(self) -> list[Judge]:
-        raise NotImplementedError
+        """The judges that are loaded."""
 
     @overload
     def chat(

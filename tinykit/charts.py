@@ -7,6 +7,7 @@ points have letters, and numbers stand beside what they measure.
 from __future__ import annotations
 
 import html
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,16 +18,16 @@ _ROW, _LABEL, _BAR, _VALUE = 22, 210, 300, 100  # pixels
 _NOTE = 290  # pixels for numbers and a word beside an interval
 
 
-class Chart:
+class Chart(ABC):
     """What all charts have in common: two twins, and the one of them that a front end asks for."""
 
+    @abstractmethod
     def text(self) -> str:
         """The chart in characters, with all of its numbers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def html(self) -> str:
         """The chart as a figure, in the color of the text around it."""
-        raise NotImplementedError
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         return bundle(self.text(), self.html())

@@ -6,6 +6,7 @@ option is scored as the answer to it; none is generated.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -85,11 +86,12 @@ class Options:
 Scores = tuple[list[float], tuple[tuple[float, ...], ...]]
 
 
-class Choosing:
+class Choosing(ABC):
     """The part of `TinySession` that chooses, with a judge model or any other behind it."""
 
+    @abstractmethod
     def _chooser(self) -> Loaded:
-        raise NotImplementedError
+        """The model that chooses; it is loaded first."""
 
     @names_options
     def choose(

@@ -245,7 +245,7 @@ def load(
     spec = model if isinstance(model, ModelSpec) else get_model(model)
     wish = checked_plan(device, backend, spec)
     chosen_dtype = checked_dtype(dtype, spec)
-    asked_dtype = settings.get("dtype", dtype) or "auto"
+    asked_dtype = str(settings.get("dtype", dtype) or "auto").strip().lower()
     progress = progress or Progress()
     threads = settings.get("threads", threads)
     fallback = settings.get("fallback", fallback)

@@ -270,7 +270,7 @@ class Batching(Generic[T]):
     @property
     def is_full(self) -> bool:
         """Whether the rows take so much memory that no other task should begin."""
-        return self._rows.size_bytes >= _MOST_BYTES
+        return bool(self._rows) and self._rows.size_bytes >= _MOST_BYTES
 
     def begin(self, index: int, task: Task[T]) -> None:
         """Run a task up to where it waits for rows, with the prefill of what it asks."""

@@ -31,9 +31,8 @@ class Rows:
 
     @property
     def size_bytes(self) -> int:
-        """Memory that the tokens of all runs take."""
-        tokens = sum(len(run.request.prompt_ids) + len(run.generated) for run in self._runs)
-        return tokens * self._engine.backend.info.bytes_per_token
+        """Memory that the states of all runs take."""
+        return sum(state.size_bytes for state in self._apart or ()) or self._batch.size_bytes
 
     def add(self, run: Run, state: State) -> None:
         """Join; `state` has seen the prompt, and is copied."""

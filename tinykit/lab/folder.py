@@ -136,10 +136,19 @@ class RunFolder:
         """
         lock = FileLock(self.path / LOCK)
         try:
-            lock.acquire(timeout=0)
+            self._acquire(lock)
             with (self.path / ROWS).open("ab+") as file:
                 _mend(file)
                 return act(RowWriter(file))
+        finally:
+            try:
+                lock.release()
+            finally:  # an interrupt may have come before it
+                lock.release()
+
+    def _acquire(self, lock: FileLock) -> None:
+        try:
+            lock.acquire(timeout=0)
         except Timeout as error:
             raise OptionError(
                 f"Another process is at work on the run {self.path}.",
@@ -147,11 +156,6 @@ class RunFolder:
                 name="out",
                 value=str(self.path),
             ) from error
-        finally:
-            try:
-                lock.release()
-            finally:  # an interrupt may have come before it
-                lock.release()
 
 
 class RowWriter:
