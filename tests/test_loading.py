@@ -226,6 +226,12 @@ def test_what_was_loaded_where_is_logged_for_debugging(gguf, caplog):
     assert any(re.fullmatch(r"tiny q8 on cpu \(onnx\), asked for auto, in \d+ ms", one) for one in said)
 
 
+@pytest.mark.parametrize("dtype", ["q1", "fp16"])
+def test_hub_repo_of_another_backend_offers_no_precision_here(dtype):
+    with pytest.raises(OptionError, match=f"Unknown dtype '{dtype}'; known are auto, fp32, q8, w8a8, q4"):
+        loading.checked_dtype(dtype, MODELS["smollm2-135m"])
+
+
 def test_auto_by_setting_is_the_models_own_dtype_too(monkeypatch):
     monkeypatch.setenv("TINYKIT_DTYPE", "auto")
     assert loading.checked_dtype(None, registered("some/m.gguf", "q8")) == "q8"

@@ -86,7 +86,7 @@ def checked_dtype(name: str | None, spec: ModelSpec) -> str:
     """
     asked = settings.get("dtype", name)
     dtype = str(asked or "auto").strip().lower()
-    is_hub = any(isinstance(source, HubSource) for source in spec.sources)
+    is_hub = any(isinstance(source, HubSource) for source in spec.sources_for("onnx") or spec.sources)
     is_import = graph_folder(spec) is None and (spec.adapter is not None or not is_hub)
     if is_import:
         dtype = IMPORT_ALIASES.get(dtype, dtype)

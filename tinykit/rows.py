@@ -67,7 +67,7 @@ def _rows_of_file(path: Path) -> Iterable[Any]:
     ending = path.suffix.lower()
     if ending not in ENDINGS:
         raise OptionError(
-            f"{path.name} must end in one of {', '.join(ENDINGS)}.",
+            f"{path} must end in one of {', '.join(ENDINGS)}.",
             hint="For a single message, or lines of text: give a list.",
             name="cases",
             value=str(path),
