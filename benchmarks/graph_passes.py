@@ -38,7 +38,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import numpy_helper
 from tokenizers import Tokenizer, models
 
@@ -47,6 +46,7 @@ from tinykit.convert.checkpoint import Architecture, Packed, matrix_shapes
 from tinykit.convert.decoder import write_decoder
 from tinykit.convert.optimize import PASSES, read_graph
 from tinykit.folders import open_folder
+from tinykit.optional import onnxruntime_library
 
 SHAPE = {"hidden": 576, "intermediate": 1536, "heads": 9, "kv_heads": 3, "head_dim": 64, "vocab_size": 49152}
 CONTEXT = 2048
@@ -182,7 +182,7 @@ def main() -> None:
     options = parser.parse_args()
     result = {
         "machine": platform.machine(),
-        "onnxruntime": onnxruntime.__version__,
+        "onnxruntime": onnxruntime_library().__version__,
         **vars(options),
         "rows": [],
     }

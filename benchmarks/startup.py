@@ -26,7 +26,9 @@ start = time.perf_counter()
 import json, sys
 from tinykit.session import TinySession
 session = TinySession({model!r}, recipe={recipe!r}, lazy=True, progress=False)
-import onnxruntime, tokenizers, jinja2
+from tinykit.optional import onnxruntime_library
+onnxruntime_library()
+import tokenizers, jinja2
 imported = time.perf_counter()
 session.load()
 loaded = time.perf_counter()

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tinykit.optional import TELEMETRY_SWITCH
+
+os.environ.setdefault(TELEMETRY_SWITCH, "1")  # some tests import the library themselves
+
 
 def pytest_configure() -> None:
     """Hear Ctrl-C even where the run was started in the background, which makes children deaf to it."""

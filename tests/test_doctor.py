@@ -20,6 +20,7 @@ def test_facts_of_this_machine():
     assert facts["threads"] >= 1
     assert "CPUExecutionProvider" in facts["providers"]
     assert facts["home_bytes"] == 0
+    assert facts["onnxruntime_telemetry"] == "off"
     assert facts["disk_free_bytes"] > 0
     assert facts["environment"] == ["TINYKIT_CONFIG", "TINYKIT_HOME"]
     assert not [name for name, value in facts.items() if "Error" in str(value)]

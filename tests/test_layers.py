@@ -34,6 +34,11 @@ def top(path):
 
 def imports(path):
     """The tinykit modules that a file imports, also late, but not only for type checking."""
+    return [name for name in imported(path) if name.startswith("tinykit")]
+
+
+def imported(path):
+    """All modules that a file imports, also late, but not only for type checking."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     skipped = {
         id(node)
@@ -45,12 +50,12 @@ def imports(path):
         if id(node) in skipped:
             continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.startswith("tinykit"))
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tinykit"):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
             if node.module == "tinykit":
                 yield from (f"tinykit.{alias.name}" for alias in node.names)
             else:
-                yield node.module
+                yield node.module or ""
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -61,6 +66,15 @@ def test_imports_go_down(path):
             continue
         target = name.split(".")[1]
         assert LEVEL[target] <= LEVEL[top(path)], f"{path.relative_to(ROOT)} imports {name} from above"
+
+
+def test_onnxruntime_is_imported_without_its_telemetry():
+    sites = [
+        path.relative_to(ROOT).as_posix()
+        for path in modules()
+        if "onnxruntime" in imported(path) or "onnxruntime_genai" in imported(path)
+    ]
+    assert sites == ["optional.py"]
 
 
 def test_every_layer_name_exists():

@@ -1,4 +1,6 @@
+import os
 import signal
+import subprocess
 import sys
 import threading
 
@@ -6,7 +8,7 @@ import pytest
 
 from tinykit.devices import this_machine
 from tinykit.errors import MissingPackageError
-from tinykit.optional import held_interrupts, installed, require
+from tinykit.optional import TELEMETRY_SWITCH, held_interrupts, installed, require
 
 
 def test_require_gives_the_module():
@@ -105,3 +107,42 @@ class TestHeldInterrupts:
         with pytest.raises(KeyboardInterrupt):
             this_machine()
         assert sys.modules["onnxruntime"].is_whole
+
+
+class TestOnnxruntimeLibrary:
+    CI = ("CI", "TF_BUILD", "GITHUB_ACTIONS", "JENKINS_URL")  # where it reports nothing anyway
+
+    def run(self, code, tmp_path, **environment):
+        """What a fresh process says; its caches are in `tmp_path`."""
+        kept = {n: v for n, v in os.environ.items() if n not in (*self.CI, TELEMETRY_SWITCH)}
+        kept |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), **environment}
+        done = subprocess.run([sys.executable, "-c", code], env=kept, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    def test_is_switched_off_before_the_import_and_leaves_nothing(self, tmp_path):
+        code = """
+import os, sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "onnxruntime":
+            print(os.environ.get("ORT_DISABLE_TELEMETRY"))
+sys.meta_path.insert(0, Watch())
+from tinykit import TinySession
+from tinykit.devices import this_machine
+this_machine()
+"""
+        assert self.run(code, tmp_path)[-1] == "1"  # before that somebody asked whether it is installed
+        assert not list((tmp_path / "cache").glob("Microsoft*"))
+
+    def test_who_set_it_has_decided(self, tmp_path):
+        code = """
+import os, sys, types
+sys.modules["onnxruntime"] = library = types.ModuleType("onnxruntime")
+library.disable_telemetry_events = lambda: print("disabled")
+from tinykit.optional import onnxruntime_library
+onnxruntime_library(), onnxruntime_library()
+print(os.environ["ORT_DISABLE_TELEMETRY"])
+"""
+        assert self.run(code, tmp_path, ORT_DISABLE_TELEMETRY="0") == ["0"]
+        assert self.run(code, tmp_path) == ["disabled", "1"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tinykit.errors import OptionError
-from tinykit.optional import held_interrupts, installed
+from tinykit.optional import installed, onnxruntime_library
 
 BACKENDS: Final = ("onnx", "mlx", "transformers")
 _MODULES: Final = {  # what must be importable for a backend, and how to install it
@@ -150,10 +150,7 @@ def this_machine() -> Machine:
     """What this machine has; imports onnxruntime if it is there, and nothing else."""
     providers: list[str] = []
     if installed("onnxruntime"):
-        with held_interrupts():
-            import onnxruntime
-
-        providers = onnxruntime.get_available_providers()
+        providers = onnxruntime_library().get_available_providers()
     wanted = {name for name, _ in _MODULES.values()} | {d.plugin for d in DEVICES.values() if d.plugin}
     modules = frozenset(name for name in wanted if installed(name))
     return Machine(sys.platform, platform.machine(), frozenset(providers), modules)

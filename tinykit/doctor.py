@@ -23,6 +23,7 @@ from tinykit.hub_listing import shown_endpoint, time_answer
 from tinykit.inventory import text_table
 from tinykit.known_issues import PACKAGES, known_issues
 from tinykit.loading import FAILURES
+from tinykit.optional import TELEMETRY_SWITCH, onnxruntime_library
 from tinykit.progress import size_text
 from tinykit.residents import Resident, loaded
 
@@ -109,16 +110,20 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _providers() -> list[str]:
-    import onnxruntime
-
-    providers: list[str] = onnxruntime.get_available_providers()
+    providers: list[str] = onnxruntime_library().get_available_providers()
     return providers
+
+
+def _telemetry() -> str:
+    """Whether ONNX Runtime reports to its makers."""
+    onnxruntime_library()
+    value = os.environ[TELEMETRY_SWITCH]
+    return "off" if value == "1" else f"as {TELEMETRY_SWITCH}={value} says, which was set before"
 
 
 def _hardware() -> list[str]:
     """What providers list: a plugin that registers without a device is not here."""
-    import onnxruntime
-
+    onnxruntime = onnxruntime_library()
     if not hasattr(onnxruntime, "get_ep_devices"):
         return []
     kinds = {(one.ep_name, one.device.type.name, one.ep_vendor) for one in onnxruntime.get_ep_devices()}
@@ -186,6 +191,7 @@ _FACTS: dict[str, Callable[[], Any]] = {
     "threads": lambda: settings.get("threads") or default_threads(),
     "memory_free_bytes": _free_memory_bytes,
     **{package: partial(_version, package) for package in _PACKAGES},
+    "onnxruntime_telemetry": _telemetry,
     "providers": _providers,
     "hardware": _hardware,
     "devices": _devices,

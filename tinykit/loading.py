@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +52,7 @@ from tinykit.judge_folder import is_judge_folder, open_judge
 from tinykit.loaded_model import Loaded
 from tinykit.marks import digest, processor, stat_marks
 from tinykit.model_spec import DTYPES, WEIGHTS, graphs_only
+from tinykit.optional import onnxruntime_library
 from tinykit.placing import place
 from tinykit.progress import Progress
 from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource, get_model
@@ -306,9 +307,8 @@ def _prefix_files(opened: Opened) -> PrefixFiles | None:
         return None
 
     def identity() -> dict[str, str]:
-        import onnxruntime
-
-        return {"build": opened.build(), "library": onnxruntime.__version__, "processor": processor()}
+        library = onnxruntime_library().__version__
+        return {"build": opened.build(), "library": library, "processor": processor()}
 
     return PrefixFiles(opened.prefixes, opened.backend, identity)
 
@@ -349,12 +349,10 @@ def _open_onnx(
 
 
 def _open_import(folder: Path, threads: int | None, device: Device) -> Opened:
-    from tinykit.backends.onnx_session import import_library
-
-    import_library()
+    onnxruntime_library()
     (backend, eos_ids), tokenizer = call_beside(
         lambda: open_build(folder, threads=threads, device=device),
-        lambda: _ready_tokenizer(folder),
+        lambda wait: _ready_tokenizer(folder, wait),
         lambda opened: opened[0].close(),
     )
     if device != CPU:
@@ -363,8 +361,12 @@ def _open_import(folder: Path, threads: int | None, device: Device) -> Opened:
     return Opened(backend, tokenizer, ends, folder, lambda: folder.name, prefixes=folder / PREFIXES)
 
 
-def _ready_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of an import, and its template compiled while there is time."""
+def _ready_tokenizer(folder: Path, wait: Callable[[], None]) -> Tokenizer:
+    """The tokenizer of an import, and its template compiled while there is time.
+
+    The library `tokenizers` keeps Python's lock while it reads, so `wait` is called first.
+    """
+    wait()
     tokenizer = Tokenizer.from_folder(folder)
     with suppress(TinykitError):  # without a template texts can still be completed
         tokenizer.check()

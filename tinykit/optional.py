@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, ModuleType
+from typing import Any, Final
 
 from tinykit.errors import MissingPackageError
+
+# From 1.29 on the packages of ONNX Runtime for Linux and macOS, too, report to Microsoft which graphs are
+# opened and how long they run, unless this is set before the library is imported:
+# https://github.com/microsoft/onnxruntime/pull/27379
+TELEMETRY_SWITCH: Final = "ORT_DISABLE_TELEMETRY"
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
@@ -47,6 +54,21 @@ def installed(module: str) -> bool:
     except (ImportError, ValueError):
         # a missing parent package, or a module put in sys.modules by hand, without a spec
         return False
+
+
+def onnxruntime_library() -> Any:
+    """ONNX Runtime, imported without its telemetry; a Ctrl-C waits for the end of the import.
+
+    Whoever set `TELEMETRY_SWITCH`, to whatever, has decided. Where others imported the library before, what
+    it reports from now on is switched off.
+    """
+    is_decided = TELEMETRY_SWITCH in os.environ
+    os.environ.setdefault(TELEMETRY_SWITCH, "1")
+    with held_interrupts():
+        import onnxruntime
+    if not is_decided and hasattr(onnxruntime, "disable_telemetry_events"):
+        onnxruntime.disable_telemetry_events()
+    return onnxruntime
 
 
 @contextmanager

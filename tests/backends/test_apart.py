@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
+from tests.backends.test_onnx_batch import opened
 from tinykit.backends import apart
-from tinykit.backends.apart import call_apart, call_beside
+from tinykit.backends.apart import GoingAlone, call_apart, call_beside
 
 PATIENCE_S = 60
 
@@ -89,7 +90,7 @@ def test_both_are_done_at_once_and_give_their_results():
         begun.set()
         return threading.get_ident()
 
-    def meanwhile():
+    def meanwhile(_):
         assert begun.wait(PATIENCE_S)  # so the other one runs, and elsewhere
         return threading.get_ident()
 
@@ -97,10 +98,58 @@ def test_both_are_done_at_once_and_give_their_results():
     assert here == threading.get_ident() != there
 
 
+def test_waits_until_the_library_looks_at_its_last_argument():
+    asked, order = threading.Event(), []
+
+    def act():
+        assert asked.wait(PATIENCE_S)
+        order.append("before")
+        found = set(GoingAlone(["a", "b"]))
+        assert over.wait(PATIENCE_S)
+        return found
+
+    def meanwhile(wait):
+        asked.set()
+        wait()
+        order.append("alone")
+        over.set()
+
+    over = threading.Event()
+    assert call_beside(act, meanwhile, never)[0] == {"a", "b"}
+    assert order == ["before", "alone"]
+
+
+@pytest.mark.parametrize("act", [lambda: 7, lambda: [list(GoingAlone("a")), list(GoingAlone("b"))]])
+def test_wait_ends_with_a_call_that_never_says_so_or_says_it_twice(act):
+    def meanwhile(wait):
+        wait()
+        wait()
+        return "here"
+
+    assert call_beside(act, meanwhile, never)[1] == "here"
+
+
+def test_onnx_runtime_tells_when_it_goes_alone(monkeypatch, tmp_path):
+    told, goes_alone = [], apart._Call.goes_alone
+
+    def heard(call):
+        told.append(call.is_over)
+        goes_alone(call)
+
+    monkeypatch.setattr(apart._Call, "goes_alone", heard)
+    backend, _ = call_beside(lambda: opened("shared_buffers", tmp_path), lambda _: None, never)
+    backend.close()
+    assert told == [False, True]
+
+
+def test_items_are_given_where_nothing_goes_on_beside():
+    assert list(GoingAlone(["a"])) == ["a"]
+
+
 def test_error_of_the_call_comes_when_both_have_ended():
     ended = []
     with pytest.raises(ZeroDivisionError):
-        call_beside(lambda: 1 / 0, lambda: ended.append(True), never)
+        call_beside(lambda: 1 / 0, lambda _: ended.append(True), never)
     assert ended == [True]
 
 
@@ -113,7 +162,7 @@ def test_error_meanwhile_waits_for_the_call_and_undoes_it(error):
         assert go.wait(PATIENCE_S)
         return "opened"
 
-    def meanwhile():
+    def meanwhile(_):
         assert begun.wait(PATIENCE_S)
         go.set()
         raise error("here")
@@ -137,5 +186,5 @@ def test_interrupt_while_waiting_comes_after_the_end_and_undoes_the_call(monkeyp
 
     monkeypatch.setattr(apart._Call, "goes_on", seen)
     with pytest.raises(KeyboardInterrupt):
-        call_beside(act, lambda: None, undone.append)
+        call_beside(act, lambda _: None, undone.append)
     assert undone == ["opened"]

@@ -7,13 +7,14 @@ import pytest
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as RawTokenizer
 
 from tests import tiny_models as tiny
 from tinykit import TinySession
 from tinykit.backends.onnx import OnnxBackend
 from tinykit.convert.gguf import GgufFile
 from tinykit.convert.importer import import_model
-from tinykit.convert.vocabulary import build_tokenizer, write_tokenizer
+from tinykit.convert.vocabulary import build_tokenizer, quick_to_read, write_tokenizer
 from tinykit.errors import ModelFileError, UnsupportedModelError
 from tinykit.tokenizer import Message, Tokenizer
 
@@ -45,6 +46,29 @@ def test_write_tokenizer_keeps_template_and_tokens(metadata, tmp_path):
         "<|im_end|>",
         None,
     )
+
+
+def test_written_merges_are_texts_and_mean_the_same(metadata, tmp_path):
+    write_tokenizer(metadata, tmp_path)
+    written = tmp_path / "tokenizer.json"
+    merges = json.loads(written.read_bytes())["model"]["merges"]
+    assert merges and all(isinstance(merge, str) for merge in merges)
+    assert RawTokenizer.from_file(str(written)).to_str() == build_tokenizer(metadata).to_str()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"model": {"merges": [["a b", "c"], ["x", "y"]]}}',  # as one text it would have two spaces
+        b'{"model": {"merges": ["a b", "c d"]}}',
+        b'{"model": {"vocab": {}}}',
+        b'{"model": {"merges": [["\\ud800", "c"]]}}',
+        b"\xff",
+        b"no file",
+    ],
+)
+def test_other_tokenizer_files_stay_what_they_are(data):
+    assert quick_to_read(data) == data
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import _thread
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 U = TypeVar("U")
 _POLL_S = 0.05  # Windows hears of Ctrl-C only between two waits
+_calls = threading.local()
 
 
 class _Call(Generic[T]):
@@ -24,6 +26,9 @@ class _Call(Generic[T]):
         self._claim = threading.Lock()  # of who runs it, or sees that nobody shall; never released
         self._end = threading.Lock()  # not an Event, in which an interrupt may leave a lock held
         self._end.acquire()
+        self._alone = threading.Lock()
+        self._alone.acquire()
+        self.is_alone = False
         self.is_over = False
         self.results: list[T] = []
         self.error: BaseException | None = None
@@ -31,13 +36,26 @@ class _Call(Generic[T]):
     def run(self) -> None:
         if not self._claim.acquire(blocking=False):
             return
+        _calls.current = self
         try:
             self.results.append(self._act())
         except BaseException as error:
             self.error = error
         finally:
             self.is_over = True
+            self.goes_alone()
             self._end.release()
+
+    def goes_alone(self) -> None:
+        """From now on it needs Python's lock no more, or it has ended."""
+        self.is_alone = True
+        with suppress(RuntimeError):  # it was released before
+            self._alone.release()
+
+    def wait_until_alone(self) -> None:
+        """Until somebody else may keep Python's lock without keeping this one waiting."""
+        while not self.is_alone:
+            self._alone.acquire(timeout=_POLL_S)
 
     def wait(self) -> None:
         """Until it is over, or for a moment."""
@@ -83,17 +101,42 @@ def call_apart(act: Callable[[], T], stop: Callable[[], None]) -> T:
     return call.results[0]
 
 
-def call_beside(act: Callable[[], T], meanwhile: Callable[[], U], undo: Callable[[T], object]) -> tuple[T, U]:
+class GoingAlone:
+    """An iterable of `items`; that somebody iterates over it tells that their call now leaves Python's lock.
+
+    For a library that takes an iterable and looks at it just before its long part: so a call `beside` keeps
+    the lock only when nobody needs it.
+    """
+
+    def __init__(self, items: Iterable[str]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[str]:
+        call = getattr(_calls, "current", None)
+        if call is not None:
+            call.goes_alone()
+        return iter(self._items)
+
+
+def call_beside(
+    act: Callable[[], T], meanwhile: Callable[[Callable[[], None]], U], undo: Callable[[T], object]
+) -> tuple[T, U]:
     """What `act` returns, from another thread, and `meanwhile`, from this one at the same time.
 
     Whatever is raised here, also by a Ctrl-C, comes after the end of `act`, whose result is undone then.
+
+    Args:
+        act: Calls into a library.
+        meanwhile: Its argument waits until that library computes without Python's lock (see `GoingAlone`).
+            Whoever keeps the lock for long before that keeps `act` waiting for as long.
+        undo: Is given what `act` returned, if that is not wanted any more.
     """
     call = _Call(act)
     found: list[U] = []
     failure: BaseException | None = None
     try:
         _thread.start_new_thread(call.run, ())
-        found.append(meanwhile())
+        found.append(meanwhile(call.wait_until_alone))
         while not call.is_over:
             call.wait()
     except BaseException as error:

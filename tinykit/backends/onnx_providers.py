@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tinykit.backends.apart import GoingAlone
 from tinykit.devices import CPU, Device
 from tinykit.errors import DeviceError
+from tinykit.optional import onnxruntime_library
 
 # operators that take the time: matrix products, attention, recurrent mixers, convolutions
 _HEAVY = ("MatMul", "Gemm", "Attention", "Conv", "QMoE", "FusedMatMul")
@@ -36,11 +38,13 @@ def open_on(device: Device, path: Path, options: Any, *, disabled: Sequence[str]
     Raises:
         DeviceError: the provider or its device is not there, or the session goes on without it.
     """
-    import onnxruntime
-
+    onnxruntime = onnxruntime_library()
     if device == CPU:
         return onnxruntime.InferenceSession(
-            str(path), options, providers=[CPU.provider], disabled_optimizers=disabled
+            str(path),
+            options,
+            providers=[CPU.provider],
+            disabled_optimizers=GoingAlone(disabled or ()),  # ONNX Runtime makes a set of it, last of all
         )
     if hasattr(onnxruntime.SessionOptions, "add_provider_for_devices"):  # it came with the record
         options.add_session_config_entry(_RECORD_PLACES, "1")
@@ -70,8 +74,6 @@ def open_on(device: Device, path: Path, options: Any, *, disabled: Sequence[str]
 
 def _plugin_devices(device: Device) -> list[Any]:
     """The hardware that a plugin lists."""
-    import onnxruntime
-
     if not device.plugin:
         raise DeviceError(
             f"This onnxruntime has no {device.provider}.",
@@ -79,6 +81,7 @@ def _plugin_devices(device: Device) -> list[Any]:
             asked=device.name,
             failures=(),
         )
+    onnxruntime = onnxruntime_library()
     with _lock:
         if device.name not in _registered:
             plugin = importlib.import_module(device.plugin)

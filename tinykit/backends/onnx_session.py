@@ -25,7 +25,7 @@ from tinykit.errors import (
     ModelFileError,
     TinykitError,
 )
-from tinykit.optional import held_interrupts
+from tinykit.optional import onnxruntime_library
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
 # ONNX Runtime up to 1.27 fails on fp16 graphs of plain operators:
 # https://github.com/microsoft/onnxruntime/issues/26717
 _FAULTY_FUSION = "SimplifiedLayerNormFusion"
-
-
-def import_library() -> None:
-    """Import ONNX Runtime, which a Ctrl-C waits for."""
-    with held_interrupts():
-        import onnxruntime  # noqa: F401
 
 
 def mapped(file: Path) -> mmap.mmap:
@@ -68,14 +62,13 @@ def open_session(
         DeviceError: the device is not there or cannot load the file.
         ModelFileError: ONNX Runtime cannot load the file on the CPU.
     """
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
+    library = onnxruntime_library()
+    options = library.SessionOptions()
     options.log_severity_level = 4  # errors reach the caller as exceptions; the log would only repeat them
     options.inter_op_num_threads = 1
     options.intra_op_num_threads = threads
     if is_final:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
     if maps:
         sizes = [len(view) for view in maps.values()]
         options.add_external_initializers_from_files_in_memory(list(maps), list(maps.values()), sizes)
@@ -102,7 +95,7 @@ def open_session(
                 f"{device.provider} cannot load {path.name}: {said}", asked=device.name, failures=()
             ) from error
         raise ModelFileError(
-            f"ONNX Runtime {onnxruntime.__version__} cannot load {path}: {_first_line(error)}",
+            f"ONNX Runtime {library.__version__} cannot load {path}: {_first_line(error)}",
             hint="The file may be damaged or need a newer onnxruntime: tinykit doctor shows both.",
             path=path,
         ) from error
@@ -142,9 +135,6 @@ class Graph:
         *,
         is_final: bool = False,
     ) -> None:
-        import_library()
-        import onnxruntime
-
         # the session reads these for as long as it lives
         self._maps = {name: mapped(file) for name, file in data.items()}
         session = open_session(path, threads, self._maps, device, is_final=is_final)
@@ -154,7 +144,7 @@ class Graph:
         self.device_share = 1.0 if device == CPU else heavy_share(session, device.provider)
         self.metadata: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
         self._session: Any = session
-        self._new_options: Callable[[], Any] = onnxruntime.RunOptions
+        self._new_options: Callable[[], Any] = onnxruntime_library().RunOptions
         self._options: Any = None  # of the forward that is running
         self._is_long = False
         # no WeakSet: Python runs a function for each that goes, and a Ctrl-C that comes in it is lost

@@ -21,6 +21,7 @@ from tinykit.convert.checkpoint import (
 from tinykit.convert.families import FAMILIES, Family, LayerKind
 from tinykit.convert.fields import Fields, readable
 from tinykit.convert.tensors import TensorFile
+from tinykit.convert.vocabulary import quick_to_read
 from tinykit.errors import ModelFileError, UnsupportedModelError
 from tinykit.tokenizer import missing_tokenizer
 
@@ -172,6 +173,8 @@ class HuggingFaceFolder:
         for name in _TOKENIZER_FILES:
             if (self.path / name).is_file():
                 shutil.copyfile(self.path / name, folder / name)
+        tokenizer = folder / "tokenizer.json"
+        tokenizer.write_bytes(quick_to_read(tokenizer.read_bytes()))
 
 
 def _layer_kinds(fields: Fields, family: Family, layers: int) -> tuple[LayerKind, ...]:

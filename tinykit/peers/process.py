@@ -16,11 +16,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from tinykit.errors import BackendError
+from tinykit.optional import TELEMETRY_SWITCH
 from tinykit.peers.engines import Peer
 from tinykit.peers.work import FIRST, Ask
 
 # The others are installed and have their bytecode; a clone of ours gets it with the first process.
 _LEFT_OUT = ("PYTHONDONTWRITEBYTECODE",)
+# what onnxruntime-genai and nncf would tell their makers of each run
+_NO_REPORTS = {TELEMETRY_SWITCH: "1", "NNCF_CI": "1"}
 _TIMEOUT_S = 900.0  # for one answer of the process, on a machine that is far too busy
 
 
@@ -127,4 +130,4 @@ def environment() -> dict[str, str]:
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     kept = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
-    return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    return {**kept, **_NO_REPORTS, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
