@@ -127,3 +127,39 @@ def test_reader_that_leaves_early_is_no_error(monkeypatch):
     assert child.wait(timeout=60) == 141
     assert child.stderr.read() == b""
     child.stderr.close()
+
+
+ENDING = """
+import atexit, sys, threading, time
+from tinykit import cli
+
+atexit.register(print, "at the end")
+
+class Left:
+    def __del__(self):
+        print("taken apart")
+
+sys.left = Left()
+sys.argv = ["tinykit", *{arguments!r}]
+if {thread!r}:
+    threading.Thread(target=lambda: (time.sleep(0.2), print("thread done"))).start()
+cli.run_and_end()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--version"], 0), (["no-such-command"], 2), (["title", "-r", "none", "x"], 3)]
+)
+def test_process_ends_at_once_with_its_code_and_what_is_due_at_exit(arguments, code):
+    child = process(code=ENDING.format(arguments=arguments, thread=False))
+    out, _ = child.communicate(timeout=60)
+    assert child.returncode == code
+    assert out.endswith(b"at the end\n")
+    assert b"taken apart" not in out
+
+
+def test_process_waits_for_threads_as_python_does():
+    child = process(code=ENDING.format(arguments=["no-such-command"], thread=True))
+    out, _ = child.communicate(timeout=60)
+    assert child.returncode == 2
+    assert b"thread done\nat the end\n" in out

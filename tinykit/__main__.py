@@ -1,6 +1,6 @@
 """``python -m tinykit`` is the command ``tinykit``."""
 
-from tinykit.cli import main
+from tinykit.cli import run_and_end
 
 if __name__ == "__main__":
-    main()
+    run_and_end()
