@@ -98,4 +98,5 @@ def test_title_loads_no_other_packages_than_it_needs(tmp_path):
     tops = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
     assert "onnxruntime" in tops
     assert {top for top in tops if not top.startswith("_")} - FOR_A_TITLE == {"tinykit"}
+    assert {name for name in loaded if name.startswith("tinykit.convert.")} == {"tinykit.convert.layout"}
     assert not {"urllib.request", "tinykit.lab", "tinykit.hub"} & loaded

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tinykit import sources, store
+from tinykit.convert.layout import EXPORT_VERSION, GRAPH_NAMES, IMPORT_VERSION, DecoderDtype
 from tinykit.devices import CPU, Device
 from tinykit.errors import ChecksumError, ModelFileError
 from tinykit.marks import digest, file_marks
@@ -17,7 +18,6 @@ from tinykit.registry import FileSource, HubSource, ModelSpec, WheelSource
 
 if TYPE_CHECKING:
     from tinykit.backends.onnx import OnnxBackend
-    from tinykit.convert.decoder import DecoderDtype
     from tinykit.convert.importer import Source as Weights
 
 IMPORT_DTYPES = ("auto", "fp32", "q8", "w8a8", "q4")  # what weights without a graph can be imported to
@@ -43,14 +43,10 @@ def build_entries(spec: ModelSpec) -> list[store.Entry]:
 
 def float_entry(spec: ModelSpec, fingerprint: str) -> store.Entry:
     """Where in the store the weights are or will be as other libraries read them."""
-    from tinykit.convert.export import EXPORT_VERSION
-
     return store.entry("models", spec.key, f"{fingerprint[:12]}-float-e{EXPORT_VERSION}")
 
 
 def _build_entry(spec: ModelSpec, fingerprint: str, dtype: str) -> store.Entry:
-    from tinykit.convert.importer import IMPORT_VERSION
-
     return store.entry("models", spec.key, f"{fingerprint[:12]}-{dtype}-v{IMPORT_VERSION}")
 
 
@@ -61,9 +57,6 @@ def import_dtype(
 
     An import notes what `auto` means for its weights, so that a warm load need not parse them.
     """
-    from tinykit.convert.fields import readable
-    from tinykit.convert.importer import open_source, resolve_dtype
-
     dtype = IMPORT_ALIASES.get(dtype, dtype)
     if dtype in IMPORT_DTYPES and dtype != "auto":
         return dtype, None
@@ -71,6 +64,9 @@ def import_dtype(
         known = entry.info().get(AUTO) if entry.is_complete() else None
         if known in IMPORT_DTYPES:
             return known, None
+    from tinykit.convert.fields import readable
+    from tinykit.convert.importer import open_source, resolve_dtype
+
     source = sources.fetch(spec, progress=progress, offline=offline)
     check_hash(spec, source)
     with readable(source):
@@ -158,7 +154,6 @@ def open_build(folder: Path, *, threads: int | None, device: Device = CPU) -> tu
         ModelFileError: the folder holds no graph.
     """
     from tinykit.backends.onnx import OnnxBackend
-    from tinykit.convert.importer import GRAPH_NAMES
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     for dtype, name in GRAPH_NAMES.items():

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from tinykit.convert.checkpoint import BLOCK, Architecture, Checkpoint, Floats, Packed, pack_int8
 from tinykit.convert.graph import GraphWriter
+from tinykit.convert.layout import DecoderDtype
 
-DecoderDtype = Literal["fp32", "q8", "q4", "w8a8"]
 # Meaning: "the caller may bind one buffer as both past and present"; read by the ONNX backend.
 SHARED_KV = "tinykit.shared_kv"
 

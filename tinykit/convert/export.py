@@ -18,8 +18,6 @@ from tinykit.convert.checkpoint import Architecture, Checkpoint, matrix_shapes
 from tinykit.convert.importer import Source, write_tokenizer
 from tinykit.errors import UnsupportedModelError
 
-# Raise when the written files change; folders made by another version are not used.
-EXPORT_VERSION: Final = 1
 ExportDtype = Literal["fp32", "fp16"]
 _TYPES: Final[dict[ExportDtype, type]] = {"fp32": np.float32, "fp16": np.float16}
 _CLASSES: Final = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}

@@ -7,25 +7,17 @@ import math
 import os
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from tinykit.convert.adapter import AdaptedCheckpoint, Adapter
 from tinykit.convert.checkpoint import BLOCK, Checkpoint, matrix_shapes
-from tinykit.convert.decoder import DecoderDtype, write_decoder
+from tinykit.convert.decoder import write_decoder
 from tinykit.convert.gguf import GgufFile
 from tinykit.convert.huggingface import HuggingFaceFolder
+from tinykit.convert.layout import GRAPH_NAMES, DecoderDtype
 from tinykit.convert.rotation import can_rotate
 from tinykit.errors import ModelFileError, OptionError
 from tinykit.tokenizer import Tokenizer
-
-# Raise when the written files change; folders made by another version are not used.
-IMPORT_VERSION: Final = 1
-GRAPH_NAMES: Final[dict[DecoderDtype, str]] = {
-    "fp32": "model.onnx",
-    "q8": "model_quantized.onnx",
-    "q4": "model_q4.onnx",
-    "w8a8": "model_w8a8.onnx",
-}
 
 
 class Source(Checkpoint, Protocol):
