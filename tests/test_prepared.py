@@ -8,7 +8,7 @@ import pytest
 
 from tests.test_families import FIXTURES
 from tinykit import TinySession, displays, loading, prepared, progress, store
-from tinykit.backends import onnx_batch
+from tinykit.backends import onnx_batch, onnx_session
 from tinykit.convert import optimize
 from tinykit.errors import BackendError, ModelFileError, PromptTooLongError
 from tinykit.folders import open_folder
@@ -160,3 +160,30 @@ def test_preparing_that_was_interrupted_leaves_nothing(llama, monkeypatch):
             load(llama, "q4")
     assert store.entries() == []
     assert load(llama, "q4").engine.backend.info.dtype == "q4"
+
+
+def test_weights_in_the_hubs_cache_are_not_copied_into_memory(tmp_path, monkeypatch):
+    """The hub keeps files under their hashes; what has their names are links."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "c0ffee"
+    blobs.mkdir()
+    for at, path in enumerate(sorted(path for path in (HUB / "gemma3").rglob("*") if path.is_file())):
+        shutil.copy(path, blobs / f"{at:064}")
+        link = snapshot / path.relative_to(HUB / "gemma3")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(blobs / f"{at:064}")
+    logits = []
+    for way in (None, lambda path, data: None):  # the second copies
+        with monkeypatch.context() as patch:
+            if way is None:
+                patch.setattr(onnx_session, "mapped", lambda file: pytest.fail(f"{file} was copied"))
+            else:
+                patch.setattr(onnx_session, "locate", way)
+            backend = open_folder(snapshot, "q4f16", key="gemma3", threads=1).backend
+            logits.append(backend.forward([1, 40, 41, 42], backend.new_state()).copy())
+            backend.close()
+    np.testing.assert_array_equal(*logits)
+    (entry,) = store.entries()
+    entry.verify()
+    names = sorted(path.name for path in entry.path.iterdir())
+    assert names == ["complete.json", "graph.onnx", "prepared.json"]
+    assert facts()["passes"] == ["accuracy_level"]

@@ -26,12 +26,14 @@ _lock = threading.Lock()
 _registered: set[str] = set()
 
 
-def open_on(device: Device, path: Path, options: Any, *, disabled: Sequence[str] | None = None) -> Any:
+def open_on(
+    device: Device, model: Path | bytes, options: Any, *, disabled: Sequence[str] | None = None
+) -> Any:
     """A session whose providers include that of the device.
 
     Args:
         device: Where to run.
-        path: The graph.
+        model: The graph.
         options: The `SessionOptions`; a plugin's device is added to them.
         disabled: Names of ONNX Runtime's own optimizations to leave out.
 
@@ -39,9 +41,10 @@ def open_on(device: Device, path: Path, options: Any, *, disabled: Sequence[str]
         DeviceError: the provider or its device is not there, or the session goes on without it.
     """
     onnxruntime = onnxruntime_library()
+    source = model if isinstance(model, bytes) else str(model)
     if device == CPU:
         return onnxruntime.InferenceSession(
-            str(path),
+            source,
             options,
             providers=[CPU.provider],
             disabled_optimizers=GoingAlone(disabled or ()),  # ONNX Runtime makes a set of it, last of all
@@ -53,7 +56,7 @@ def open_on(device: Device, path: Path, options: Any, *, disabled: Sequence[str]
         if device.provider.startswith(("CUDA", "Tensorrt")) and hasattr(onnxruntime, "preload_dlls"):
             onnxruntime.preload_dlls()
         session = onnxruntime.InferenceSession(
-            str(path),
+            source,
             options,
             providers=[device.provider, CPU.provider],
             disabled_optimizers=disabled,
@@ -61,7 +64,7 @@ def open_on(device: Device, path: Path, options: Any, *, disabled: Sequence[str]
         )
     else:
         options.add_provider_for_devices(_plugin_devices(device)[:1], {})
-        session = onnxruntime.InferenceSession(str(path), options, disabled_optimizers=disabled)
+        session = onnxruntime.InferenceSession(source, options, disabled_optimizers=disabled)
     found = list(session.get_providers())
     if device.provider not in found:
         raise DeviceError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinykit.backends.apart import call_apart
 from tinykit.backends.base import Array
+from tinykit.backends.onnx_files import LocatedGraph, locate
 from tinykit.backends.onnx_providers import heavy_share, open_on
 from tinykit.backends.signature import Port
 from tinykit.devices import CPU, Device
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 # ONNX Runtime up to 1.27 fails on fp16 graphs of plain operators:
 # https://github.com/microsoft/onnxruntime/issues/26717
 _FAULTY_FUSION = "SimplifiedLayerNormFusion"
+_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 def mapped(file: Path) -> mmap.mmap:
@@ -49,14 +51,16 @@ def mapped(file: Path) -> mmap.mmap:
 def open_session(
     path: Path,
     threads: int,
-    maps: Mapping[str, mmap.mmap],
     device: Device = CPU,
     *,
+    maps: Mapping[str, mmap.mmap] | None = None,
+    located: LocatedGraph | None = None,
     is_final: bool = False,
 ) -> onnxruntime.InferenceSession:
-    """A session on a device; `maps` holds files with weights by the names that the graph has for them.
+    """A session on a device; the search for something to fuse or to fold is left out where it `is_final`.
 
-    The search for something to fuse or to fold is left out where the graph `is_final`.
+    Weights that lie elsewhere than beside the graph are found by where it was `located`, or are in `maps` by
+    the names that the graph has for them. ONNX Runtime copies what is in `maps`.
 
     Raises:
         DeviceError: the device is not there or cannot load the file.
@@ -72,11 +76,14 @@ def open_session(
     if maps:
         sizes = [len(view) for view in maps.values()]
         options.add_external_initializers_from_files_in_memory(list(maps), list(maps.values()), sizes)
+    if located is not None:
+        options.add_session_config_entry(_DATA_FOLDER, str(located.folder))
     if not path.is_file():
         raise ModelFileError(f"There is no file {path}.", path=path)
+    model = path if located is None else located.model
 
     def opened(disabled: list[str] | None = None) -> onnxruntime.InferenceSession:
-        session: onnxruntime.InferenceSession = open_on(device, path, options, disabled=disabled)
+        session: onnxruntime.InferenceSession = open_on(device, model, options, disabled=disabled)
         return session
 
     try:
@@ -99,6 +106,15 @@ def open_session(
             hint="The file may be damaged or need a newer onnxruntime: tinykit doctor shows both.",
             path=path,
         ) from error
+
+
+def _open_located(path: Path, threads: int, data: Mapping[str, Path], is_final: bool) -> Any:
+    """A session on the CPU that maps the files with the weights itself; None if that cannot be."""
+    located = locate(path, data)
+    try:
+        return located and open_session(path, threads, located=located, is_final=is_final)
+    except (ModelFileError, RuntimeError):  # RuntimeError: the folder's path is longer than an option may be
+        return None  # if it is the graph that is wrong, the other way says so
 
 
 @dataclass
@@ -135,9 +151,11 @@ class Graph:
         *,
         is_final: bool = False,
     ) -> None:
-        # the session reads these for as long as it lives
-        self._maps = {name: mapped(file) for name, file in data.items()}
-        session = open_session(path, threads, self._maps, device, is_final=is_final)
+        self._maps: Mapping[str, mmap.mmap] = {}  # the session reads these for as long as it lives
+        session = _open_located(path, threads, data, is_final) if data and device == CPU else None
+        if session is None:
+            self._maps = {name: mapped(file) for name, file in data.items()}
+            session = open_session(path, threads, device, maps=self._maps, is_final=is_final)
         self.inputs = _copied(session.get_inputs())
         self.outputs = _copied(session.get_outputs())
         self.providers = tuple(session.get_providers())
