@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 # https://github.com/microsoft/onnxruntime/issues/26717
 _FAULTY_FUSION = "SimplifiedLayerNormFusion"
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+# How long a thread looks for more work before it sleeps. By default that is a number of pauses, 16 to 47 ms
+# on PCs (https://github.com/microsoft/onnxruntime/pull/27916), in which it keeps its core from whatever else
+# wants to run: docs/speed.md, "Threads". ONNX Runtime before 1.26 does not know of it.
+_SPIN_US = "20"
 
 
 def mapped(file: Path) -> mmap.mmap:
@@ -71,6 +75,7 @@ def open_session(
     options.log_severity_level = 4  # errors reach the caller as exceptions; the log would only repeat them
     options.inter_op_num_threads = 1
     options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
     if is_final:
         options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
     if maps:
