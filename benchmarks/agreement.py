@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine import requests
+from plain_errors import run
 from tqdm import tqdm
 
 from tinykit import TinySession
@@ -100,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from engine import requests
+from plain_errors import run
 
 from tinykit import TinySession
 from tinykit.backends.base import Backend, Logits
@@ -168,4 +169,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -9,6 +9,8 @@ import argparse
 import json
 from collections.abc import Callable
 
+from plain_errors import run
+
 from tinykit import TinySession
 
 TOPICS = {
@@ -142,4 +144,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from plain_errors import run
+
 from tinykit import TinySession
 from tinykit.generation.batch import one_request, run_tasks
 from tinykit.generation.engine import Engine
@@ -180,4 +182,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

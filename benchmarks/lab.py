@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from plain_errors import run
+
 from tinykit import RECIPES, TinySession, lab
 
 TITLES, CHAT = lab.Target("smollm2-135m-titles"), lab.Target("smollm2-135m")
@@ -80,4 +82,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -17,6 +17,8 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
+from plain_errors import run
+
 from tinykit import TinySession, loaded
 
 MESSAGE = "Plan a three day trip to Lisbon with two kids, we like beaches and trains"
@@ -58,4 +60,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

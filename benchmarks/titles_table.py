@@ -12,6 +12,7 @@ import statistics
 import time
 from pathlib import Path
 
+from plain_errors import run
 from tqdm import tqdm
 
 from tinykit import RECIPES, TinySession
@@ -62,4 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -242,7 +243,7 @@ class TestFailures:
     def test_max_tokens_that_make_no_sense(self, run, gguf, value):
         code, out, err = run("complete", "-m", gguf, f"--max-tokens={value}", "hello")
         assert (code, out) == (2, "")
-        assert "max_tokens must be a whole number from 0 (more than 1,024 counts as 1,024)" in err
+        assert "--max-tokens must be a whole number from 0 (more than 1,024 counts as 1,024)" in err
 
     @pytest.mark.parametrize("arguments", [("title", "--nope", "x"), ("nope",), ("complete",)], ids=str)
     def test_wrong_use(self, run, arguments):
@@ -279,7 +280,7 @@ class TestFailures:
     def test_threads_that_make_no_sense(self, run, value):
         code, out, err = run("title", "--threads", value, "-r", "first-words", MESSAGE)
         assert (code, out) == (2, "")
-        assert f"threads is {value}, but must be a whole number from 1 to " in err
+        assert f"--threads is {value}, but must be a whole number from 1 to " in err
 
     @pytest.mark.parametrize(
         "arguments", [("title", "-"), ("title", "--file", "-"), ("complete", "-")], ids=" ".join
@@ -351,6 +352,34 @@ def test_complete_as_json_is_one_object(run, gguf):
     assert (code, err, out.count("\n")) == (0, "", 1)
     assert (found["text"], found["completion_tokens"], found["finish_reason"]) == (text, 5, "length")
     assert found["cancelled_by"] is None and found["elapsed_s"] > 0
+
+
+def test_complete_says_that_the_time_was_up(run, gguf, monkeypatch):
+    options = ("complete", "-m", gguf, "--max-tokens", 5)
+    code, out, err = run(*options, "--timeout", 0, "hello")
+    assert (code, out) == (0, "\n")
+    assert err.splitlines()[-1] == "The time was up after 0 s (--timeout), so there is no answer yet."
+    code, out, err = run(*options, "--timeout", 0, "--json", "hello")
+    assert (json.loads(out)["cancelled_by"], "time was up" in err) == ("timeout", False)
+    assert "time was up" not in run(*options, "--timeout", 1000, "hello")[2]
+
+    from tinykit.generation.engine import Engine
+
+    original, steps = Engine.decode, []
+
+    def decode(self, *arguments):  # the clock jumps when the third token is computed
+        steps.append(1)
+        if len(steps) == 3:
+            now = time.perf_counter()
+            monkeypatch.setattr("time.perf_counter", lambda: now + 2000)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Engine, "decode", decode)
+    code, out, err = run(*options, "--timeout", 1000, "hello")
+    assert (code, out != "\n") == (0, True)
+    assert (
+        err.splitlines()[-1] == "The time was up after 1000 s (--timeout), so the answer ends where it was."
+    )
 
 
 def test_interrupted_complete_as_json_tells_what_there_is(run, gguf, monkeypatch):
@@ -481,6 +510,24 @@ def test_bench_drops_no_option_in_silence(run, options, named):
     assert code == 2 and f"{named} cannot be used" in err
 
 
+class Interrupting:
+    def __set_name__(self, owner, name):
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_a_class_is_made(run, monkeypatch):
+    monkeypatch.setattr("tinykit.inventory.model_table", lambda: type("Any", (), {"x": Interrupting()}))
+    assert run("models") == (130, "", "Interrupted.\n")
+
+
+def test_ctrl_c_while_an_error_is_told(run, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_in_shell_words", interrupted)
+    assert run("title", "--timeout", -1, MESSAGE) == (130, "", "")
+
+
 def test_ctrl_c_while_the_output_is_written_out(run, monkeypatch):
     def interrupted():
         raise KeyboardInterrupt
@@ -505,7 +552,7 @@ def test_title_that_has_no_time_is_the_recipes_fallback(run, gguf):
     code, out, _ = run("title", *options, "--file", "-", stdin=f"{MESSAGE}\nhi\n{MESSAGE}".encode())
     assert (code, out) == (0, f"{TITLE}\n\n{TITLE}\n")
     code, _, err = run("title", *options[:4], "--timeout", -1, MESSAGE)
-    assert code == 2 and "timeout_s must be a number of seconds" in err
+    assert code == 2 and "--timeout must be a number of seconds" in err
 
 
 def test_time_of_the_titles_of_a_file_is_one_time(run, gguf, monkeypatch):

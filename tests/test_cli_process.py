@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import tinykit
+
 MESSAGE = "can you fix the flaky login test in CI?"
 TITLE = "Fix the flaky login test in CI"
 
@@ -64,17 +66,33 @@ class Finder:
             raise KeyboardInterrupt
 
 sys.meta_path.insert(0, Finder())
-from tinykit.cli import main
-main(["title", "-r", "first-words", "fix the build"])
+from tinykit.__main__ import main
+main()
 """
 
 
-@pytest.mark.parametrize("module", ["click", "tinykit.settings", "tinykit.session", "numpy"])
+@pytest.mark.parametrize(
+    "module", ["tinykit.cli", "tinykit.errors", "click", "tinykit.settings", "tinykit.session", "numpy"]
+)
 def test_ctrl_c_while_importing_is_clean(module):
-    child = process(code=INTERRUPTED_IMPORT.format(module=module))
+    code = INTERRUPTED_IMPORT.format(module=module)
+    child = process("title", "-r", "first-words", "fix the build", code=code)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 130
     assert (out, err.strip()) == (b"", b"Interrupted.")
+
+
+def test_ctrl_c_is_heard_before_anything_is_imported():
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(tinykit.__file__).parents[1])!r})
+before = set(sys.modules)
+import tinykit.__main__
+print(*sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(done.stdout.split()) <= {"__future__", "tinykit", "tinykit.__main__"}
 
 
 FULL = Path("/dev/full")

@@ -45,6 +45,70 @@ def test_bad_setting_is_the_value_of_its_fact(monkeypatch, variable, value, brok
     assert json.loads(json.dumps(report.facts)) == report.facts
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("THREADS", "zero", "'zero', but must be a whole number from 1 to"),
+        (
+            "PROGRESS",
+            "loud",
+            "'loud', but must be one of auto, off, plain. Set it to one of auto, off, plain,",
+        ),
+        ("WORKER_IDLE_S", "0", "'0', but must be a whole number from 1. Set it to"),
+        ("STABLE", "maybe", "'maybe', but must be one of 1, 0, true"),
+        ("DEVICE", "cudda", "cannot be used. Unknown device 'cudda'; known are"),
+        ("BACKEND", "onyx", "cannot be used. Unknown backend 'onyx'; known are"),
+        ("DTYPE", "w8a9", "cannot be used. Unknown dtype 'w8a9'; known are"),
+        (
+            "MODEL",
+            "smolm2-135m",
+            "cannot be used. There is no model 'smolm2-135m'. Did you mean smollm2-135m",
+        ),
+        ("RECIPE", "plane", "cannot be used. No recipe 'plane'; the recipes are"),
+        ("THREAD", "2", "means nothing. Did you mean TINYKIT_THREADS?"),
+        ("QUERTZ", "2", "means nothing. Remove it."),
+    ],
+)
+def test_wrong_settings_are_found_with_what_to_do(monkeypatch, variable, value, said):
+    monkeypatch.setenv(f"TINYKIT_{variable}", value)
+    report = doctor()
+    (found,) = report.facts["wrong_settings"]
+    assert found.startswith(f"The variable TINYKIT_{variable} ") and said in found
+    assert found in str(report)
+
+
+def test_settings_that_can_be_used_are_not_wrong(monkeypatch):
+    for name, value in {
+        "model": "smollm2-135m", "recipe": "plain", "device": "cuda", "backend": "transformers",
+        "dtype": "q8", "threads": "2", "token": "secret",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"TINYKIT_{name.upper()}", value)
+    assert doctor().facts["wrong_settings"] == []
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("nonsense", ["The config file {path} cannot be read: "]),
+        ("thread = 2", ["The config file {path} has an unknown setting 'thread'. Did you mean 'threads'?"]),
+        (
+            "threads = 0\nmodel = 3",
+            ["threads in {path} is 0, but must be", "model in {path} is 3, but must be"],
+        ),
+        ("[models.mine]", ["{path}"]),
+    ],
+    ids=["unreadable", "unknown", "values", "models"],
+)
+def test_wrong_config_file_is_found(monkeypatch, tmp_path, content, said):
+    path = tmp_path / "config.toml"
+    path.write_text(content, encoding="utf-8")
+    monkeypatch.setenv("TINYKIT_CONFIG", str(path))
+    found = doctor().facts["wrong_settings"]
+    assert len(found) == len(said)
+    for text, part in zip(sorted(found), sorted(said), strict=True):
+        assert part.format(path=path) in text
+
+
 def test_unreadable_config_file_is_reported(monkeypatch, tmp_path):
     path = tmp_path / "config.toml"
     path.write_text("nonsense", encoding="utf-8")

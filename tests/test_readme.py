@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from tinykit import RECIPES, cli, settings
 from tinykit.magics import options
 from tinykit.magics.commands import COMMANDS
@@ -20,6 +22,18 @@ def test_file_map_names_every_module_and_nothing_else():
     modules = {p.name for p in package.glob("*.py")} - {"__init__.py", "__main__.py"}
     folders = {f"{p.name}/" for p in package.iterdir() if p.is_dir() and p.name != "__pycache__"}
     assert named == modules | folders
+
+
+def test_output_of_make_title_is_shown_as_it_comes(capfd):
+    arguments = ["title", "--stats", "--file", str(ROOT / "examples/messages.txt"), "-r", "first-words"]
+    with pytest.raises(SystemExit):
+        cli.main(arguments)
+    printed, said = capfd.readouterr()
+    block = re.search(r"What `make title` prints.*?```text\n(.*?)```", README, re.DOTALL)[1].splitlines()
+    assert said.splitlines() == [line for line in block if not re.match(r" \d\.\d{3} s  ", line)]
+    assert len(block) == len(printed.splitlines()) + len(said.splitlines())
+    at = next(number for number, line in enumerate(block) if line.endswith("(no title)"))
+    assert block[at + 1 : at + 2] == said.splitlines()
 
 
 def test_every_command_is_shown():

@@ -8,9 +8,11 @@ session.title("my raspberry pi 4 keeps rebooting when i plug in the external ssd
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+# typing's own would cost ten times what the rest of this module does, and Ctrl-C is not clean meanwhile
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from tinykit.doctor import doctor
     from tinykit.errors import DeviceFallbackWarning, TinykitError
     from tinykit.generation.questions import ChoiceQuestion, ScoreQuestion, YesNoQuestion

@@ -22,8 +22,8 @@ class CallOptions(TypedDict, total=False):
     max_tokens: New tokens at most, from 0 (the prompt alone); more than 1,024 counts as 1,024.
     stop: Texts that end the answer; they are not part of it.
     temperature, top_k, top_p, min_p, repeat_penalty, frequency_penalty, logit_bias, seed: see `Sampling`.
-    regex, choices, schema, lark, gbnf: What the answer may look like; one of them. `schema` is a JSON schema
-        or a pydantic model, and `Completion.parsed` then the object.
+    regex, choices, schema, lark, gbnf: What the answer may look like; one of them. `schema` is a JSON schema,
+        a `Path` to one or a pydantic model, and `Completion.parsed` then the object.
     draft: Guess tokens by prompt lookup: True, how many at most, or (min, max).
     tokens_per_step: Tokens in one piece of a stream at most; the setting, else 32.
     logprobs: True for each token's log-probability, a number for so many alternatives beside it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import html
 import os
 import platform
@@ -16,15 +17,18 @@ from typing import Any
 
 from tinykit import __version__, settings, store
 from tinykit.checkpoints import other_backends
-from tinykit.devices import CPU, DEVICES, default_threads, plan, this_machine
+from tinykit.devices import CPU, DEVICES, backend_name, default_threads, device_name, plan, this_machine
 from tinykit.disk import home_problem
+from tinykit.errors import TinykitError
 from tinykit.hub_cache import cache_folder
 from tinykit.hub_listing import shown_endpoint, time_answer
 from tinykit.inventory import text_table
 from tinykit.known_issues import PACKAGES, known_issues
-from tinykit.loading import FAILURES
+from tinykit.loading import DEFAULT_MODEL, FAILURES, checked_dtype
 from tinykit.optional import TELEMETRY_SWITCH, onnxruntime_library
 from tinykit.progress import size_text
+from tinykit.recipes import get_recipe
+from tinykit.registry import get_model, known_models
 from tinykit.residents import Resident, loaded
 
 _PACKAGES = (
@@ -105,7 +109,7 @@ def _shown(name: str, value: Any) -> str:
     if name.endswith("_bytes") and isinstance(value, int):
         return size_text(value)
     if isinstance(value, list):
-        return ", ".join(value) or "none"
+        return (" " if name == "wrong_settings" else ", ").join(value) or "none"  # whole sentences
     return str(value)
 
 
@@ -182,6 +186,57 @@ def _free_disk_bytes() -> int:
     return shutil.disk_usage(next(folder for folder in (home, *home.parents) if folder.exists())).free
 
 
+def wrong_settings() -> list[str]:
+    """What is wrong with the variables and the config file, each with what to do about it."""
+    found = [*map(_problem, settings.SETTINGS), _problem_of_models(), *map(_misspelt, os.environ)]
+    return [text for text in dict.fromkeys(found) if text]  # a broken file is a problem of every setting
+
+
+def _problem(name: str) -> str | None:
+    """Why the value of a setting cannot be used; None if it can."""
+    setting = settings.SETTINGS[name]
+    where = ""
+    try:
+        value = settings.get(name)
+        where = settings.origin(name) or ""
+        if value is not None and name in _CHECKS:
+            _CHECKS[name](value)
+    except TinykitError as error:
+        message = str(error) if not where or where in str(error) else f"{where} cannot be used. {error}"
+        advice = error.hint or f"Set it to {setting.expects}, or leave it out."
+        return f"{message.rstrip('.')}. {advice}"
+    return None
+
+
+def _problem_of_models() -> str | None:
+    """Why the models in the config file cannot be used; None if they can."""
+    try:
+        known_models()
+    except TinykitError as error:
+        return f"{str(error).rstrip('.')}. {error.hint or 'Mend the config file.'}"
+    return None
+
+
+def _misspelt(variable: str) -> str | None:
+    """What to say of a variable that looks like one of ours and is none."""
+    prefix, name = variable[: len(_PREFIX)], variable.removeprefix(_PREFIX)
+    known = [*(one.upper() for one in settings.SETTINGS), *_OTHER_VARIABLES]
+    if prefix != _PREFIX or name in known:
+        return None
+    near = difflib.get_close_matches(name, known, n=1)
+    advice = f"Did you mean {_PREFIX}{near[0]}?" if near else "Remove it."
+    return f"The variable {variable} means nothing. {advice}"
+
+
+_PREFIX = "TINYKIT_"
+_OTHER_VARIABLES = ("CONFIG", "TOKEN")
+_CHECKS: dict[str, Callable[[Any], object]] = {
+    "model": get_model,
+    "recipe": get_recipe,
+    "device": device_name,
+    "backend": lambda name: backend_name(name, other_backends()),
+    "dtype": lambda name: checked_dtype(name, get_model(settings.get("model") or DEFAULT_MODEL)),
+}
 _FACTS: dict[str, Callable[[], Any]] = {
     "tinykit": lambda: __version__,
     "python": platform.python_version,
@@ -206,5 +261,6 @@ _FACTS: dict[str, Callable[[], Any]] = {
     "hub": shown_endpoint,
     "hub_cache": lambda: str(cache_folder()),
     "offline": lambda: settings.get("offline"),
-    "environment": lambda: sorted(name for name in os.environ if name.startswith("TINYKIT_")),
+    "wrong_settings": wrong_settings,
+    "environment": lambda: sorted(name for name in os.environ if name.startswith(_PREFIX)),
 }

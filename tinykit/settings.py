@@ -156,12 +156,21 @@ def blaming(**arguments: object) -> Iterator[None]:
         name = getattr(error, "name", None)
         if name is None or arguments.get(name, name) is not None:  # not one of these, or from an argument
             raise
-        setting = SETTINGS[name]
-        where = next((where for where, value in _found(setting) if not _is_unset(setting, value)), None)
+        where = origin(name)
         if where is None:
             raise
         message = f"{where} cannot be used. {error.message}"
         raise OptionError(message, hint=error.hint, name=name, value=error.value) from None
+
+
+def origin(name: str) -> str | None:
+    """What sets a setting, in words, such as `The variable TINYKIT_DEVICE`; None if only its default does.
+
+    Raises:
+        OptionError: the config file cannot be read, or has settings that are unknown.
+    """
+    setting = SETTINGS[name]
+    return next((where for where, value in _found(setting) if not _is_unset(setting, value)), None)
 
 
 def config_path() -> Path:

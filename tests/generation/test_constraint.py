@@ -36,7 +36,7 @@ def test_the_same_constraint_is_equal_and_hashable():
         (Constraint.regex, "a" * 200_001, "200,001 characters"),
         (Constraint.lark, b"start", "lark must be text"),
         (Constraint.gbnf, 5, "gbnf must be text"),
-        (Constraint.json_schema, 5, "JSON object, its text or a pydantic class, not 5"),
+        (Constraint.json_schema, 5, "JSON object, its text, a Path to it or a pydantic class, not 5"),
         (Constraint.json_schema, "[1]", "JSON object"),
         (Constraint.json_schema, "{", "not valid JSON"),
         (Constraint.json_schema, {"const": object()}, "cannot be written as JSON"),
@@ -48,6 +48,34 @@ def test_what_is_no_constraint(make, value, match):
     with pytest.raises(OptionError, match=match) as caught:
         make(value)
     assert len(str(caught.value)) < 300
+
+
+def test_schema_from_a_file(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{"type": "array"}', encoding="utf-8")
+    assert Constraint.json_schema(path) == Constraint.json_schema({"type": "array"})
+    with pytest.raises(OptionError, match="not valid JSON") as caught:
+        Constraint.json_schema(str(path))
+    assert caught.value.hint == f"A file is given as a path: Path({str(path)!r})"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "x.json cannot be read: No such file or directory"),
+        (b"\xff{}", "x.json cannot be read: 'utf-8' codec can't decode"),
+        (b"{", "x.json is not valid JSON"),
+        (b"[1]", "must be a JSON object"),
+    ],
+    ids=["none", "latin-1", "cut", "list"],
+)
+def test_file_that_holds_no_schema(tmp_path, content, said):
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(OptionError) as caught:
+        Constraint.json_schema(path)
+    assert said in str(caught.value) and caught.value.name == "schema"
 
 
 def test_schema_that_contains_itself():

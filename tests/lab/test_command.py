@@ -133,7 +133,7 @@ def test_plot_as_text_and_as_a_page(command, run, tmp_path):
     page = (tmp_path / "p.html").read_text(encoding="utf-8")
     assert code == 0 and "<svg" in page and "Cases by their words" in page and "p.html" in out
     code, _, err = command("plot", run, "--against", "latency_s")  # the run was made in batches
-    assert code == 2 and "batch_size=1" in err
+    assert code == 2 and "--batch-size 1" in err
     assert "completion_tokens" in command("plot", run)[1]
     assert command("plot", run, "scores", "-o", tmp_path / "p.png")[0] == 2
     assert command("plot", run, "pie")[0] == 2

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tinykit import TinySession
 from tinykit.errors import RestartNeededError, WorkerDiedError, WorkerError
 from tinykit.worker import places, remote, spawning, wire
 from tinykit.worker.__main__ import LOST
-from tinykit.worker.client import greet
+from tinykit.worker.client import Client, greet
 from tinykit.worker.protocol import MAX_FRAME_BYTES, Frames, pack
 from tinykit.worker.remote import RemoteModel
 from tinykit.worker.spawning import attach, end_worker, is_free, probe, spawn
@@ -26,6 +27,16 @@ from tinykit.worker.spawning import attach, end_worker, is_free, probe, spawn
 def kill(pid):
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not is_alive(pid))
+
+
+def has_hung_up(connection):
+    """Whether the other end is gone, without taking anything from this one."""
+    try:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
 
 
 def test_killed_while_idle_the_next_call_has_another_worker(shared):
@@ -121,6 +132,26 @@ def test_full_disk_for_the_log_does_not_stop_it(shared):
     log.symlink_to("/dev/full")
     assert shared.complete("a", max_tokens=3).text
     assert end_worker(shared._remote(shared.spec).launch)
+
+
+def test_worker_that_left_is_not_asked_again_before_its_end_is_read(shared, monkeypatch):
+    may_read, read = threading.Event(), Client._read
+
+    def late(self):
+        may_read.wait(PATIENCE_S)
+        read(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, "_read", late)
+        client = shared._remote(shared.spec).attach()
+    kill(client.pid)
+    wait_until(lambda: has_hung_up(client._socket))  # which the last of the process's threads does
+    try:
+        assert client.is_usable  # as far as it knows
+        assert shared.complete("a", max_tokens=3).text
+        assert not client.is_usable and shared.worker.pid != client.pid
+    finally:
+        may_read.set()
 
 
 def test_stale_socket_is_replaced(shared):
@@ -369,6 +400,21 @@ def test_worker_that_cannot_start_tells_why(launch):
     Path(launch.folder, f"{launch.digest}.sock").mkdir()
     with pytest.raises(WorkerError, match=r"(?s)ended with code 1 before it listened.*Error"):
         attach(launch)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_folder_without_room_is_said_and_tried_again(shared):
+    launch = shared._remote(shared.spec).launch
+    pid = launch.path("pid")
+    for _ in range(2):
+        pid.symlink_to("/dev/full")
+        with pytest.raises(WorkerError, match=f"cannot start: there is no room in {launch.folder}") as caught:
+            shared.complete("a", max_tokens=3)
+        assert "TINYKIT_WORKER_DIR" in caught.value.hint
+        assert not launch.transport.path.exists() and not pid.is_symlink()  # nothing is left of it
+    assert not shared.failures
+    assert "there is no room: [Errno 28]" in Path(launch.log).read_text()
+    assert shared.complete("a", max_tokens=3).text
 
 
 def test_runtime_folder_is_made_and_one_that_cannot_be_is_an_error(shared, monkeypatch, tmp_path):

@@ -49,31 +49,45 @@ _READER_LEFT = 141  # what a shell reports of a program that SIGPIPE ended
 def main(arguments: list[str] | None = None) -> None:
     """Run the command and exit with its code."""
     try:
-        _accept_all_text()
-        code = _run(arguments)
-    except KeyboardInterrupt:
-        code = _failure("Interrupted.", _INTERRUPTED)
-    except TinykitError as error:
-        code = exit_code(error)
-        if _wants_json(arguments):
-            _json_error(error)
-        else:
-            _failure(f"Error: {error}" + (f"\n{error.hint}" if error.hint else ""), code)
-    except OSError as error:
-        where = error.filename or "Reading or writing failed"
-        code = _failure(f"Error: {where}: {error.strerror or error}", _FAILED)
-    except MemoryError:
-        code = _failure("Error: There is not enough memory.", _FAILED)
-    except Exception:
-        import traceback
-
-        fault = "This is a fault of tinykit. Please report it, with what 'tinykit doctor' says."
-        code = _failure(f"{traceback.format_exc()}{fault}", _FAILED)
-    try:
+        try:
+            _accept_all_text()
+            code = _run(arguments)
+        except (Exception, KeyboardInterrupt) as error:
+            code = _told(error, arguments)
         _flush()
     except KeyboardInterrupt:  # Ctrl-C again, or while the last of the output waits for its reader
         code = _INTERRUPTED
     sys.exit(code)
+
+
+def _told(error: BaseException, arguments: list[str] | None) -> int:
+    """Say what ended the command; returns the exit code."""
+    if _is_interrupt(error):
+        return _failure("Interrupted.", _INTERRUPTED)
+    if isinstance(error, TinykitError):
+        if _wants_json(arguments):
+            _json_error(error, arguments)
+            return exit_code(error)
+        message, hint = _in_shell_words(error, arguments)
+        return _failure(f"Error: {message}" + (f"\n{hint}" if hint else ""), exit_code(error))
+    if isinstance(error, OSError):
+        where = error.filename or "Reading or writing failed"
+        return _failure(f"Error: {where}: {error.strerror or error}", _FAILED)
+    if isinstance(error, MemoryError):
+        return _failure("Error: There is not enough memory.", _FAILED)
+    import traceback
+
+    fault = "This is a fault of tinykit. Please report it, with what 'tinykit doctor' says."
+    return _failure(f"{''.join(traceback.format_exception(error))}{fault}", _FAILED)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether it is a Ctrl-C, also one that Python 3.11 made a RuntimeError of, as where a class is made."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__
+    return False
 
 
 def run_and_end() -> NoReturn:
@@ -118,7 +132,7 @@ def _run(arguments: list[str] | None) -> int:
             code = cli.main(arguments, prog_name="tinykit", standalone_mode=False)
     except click.ClickException as error:
         if _wants_json(arguments):
-            _json_error(error)
+            _json_error(error, arguments)
         else:
             error.show()
         return error.exit_code
@@ -153,20 +167,33 @@ def _plain_warnings() -> Iterator[None]:
         yield
 
 
+def _in_shell_words(error: TinykitError, arguments: list[str] | None) -> tuple[str, str | None]:
+    """Message and hint of an error, with options in place of arguments."""
+    from tinykit.cli.commands import cli
+    from tinykit.cli.wording import command_of, in_shell_words
+
+    return in_shell_words(error, *command_of(_given(arguments), cli))
+
+
+def _given(arguments: list[str] | None) -> list[str]:
+    return sys.argv[1:] if arguments is None else arguments
+
+
 def _wants_json(arguments: list[str] | None) -> bool:
     """Whether --json is among the options; after -- it is text."""
-    given = sys.argv[1:] if arguments is None else arguments
+    given = _given(arguments)
     return "--json" in given[: given.index("--") if "--" in given else None]
 
 
-def _json_error(error: Exception) -> None:
+def _json_error(error: Exception, arguments: list[str] | None) -> None:
     """The error as a line of JSON, where a program looks for the result."""
     import json
 
     from tinykit.cli.results import error_fields
 
+    said = _in_shell_words(error, arguments) if isinstance(error, TinykitError) else None
     with suppress(OSError, ValueError):
-        sys.stdout.write(json.dumps({"error": error_fields(error)}, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps({"error": error_fields(error, said)}, ensure_ascii=False) + "\n")
 
 
 def _accept_all_text() -> None:

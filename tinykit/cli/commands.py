@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from tinykit import __version__
 from tinykit.cli.models import models
-from tinykit.cli.options import session_options
+from tinykit.cli.options import session_options, shared_option
 from tinykit.cli.serve import serve
 from tinykit.cli.worker import worker
 from tinykit.errors import OptionError
@@ -48,6 +48,7 @@ cli.add_command(lab)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @click.option("--why", is_flag=True, help="Also show the steps from the reply to the title.")
 @click.option("--stats", is_flag=True, help="Also show the seconds each title took.")
+@shared_option
 @session_options
 def title(
     text: tuple[str, ...],
@@ -193,6 +194,7 @@ def _printable(text: str) -> str:
 @click.option("--timeout", "timeout_s", type=float, help="Seconds after which to stop.")
 @click.option("--json", "as_json", is_flag=True, help="The whole answer as one JSON object, at its end.")
 @click.option("--stats", is_flag=True, help="Also show tokens and seconds.")
+@shared_option
 @session_options
 def complete(
     prompt: tuple[str, ...],
@@ -239,6 +241,9 @@ def complete(
             stream.close()
             completion = stream.result
             click.echo(json.dumps(_completion_as_dict(completion), ensure_ascii=False) if as_json else None)
+    if completion.cancelled_by == "timeout" and not as_json:
+        left = "the answer ends where it was" if completion.text else "there is no answer yet"
+        click.echo(f"The time was up after {timeout_s:g} s (--timeout), so {left}.", err=True)
     if stats:
         usage, timings, speed = completion.usage, completion.timings, completion.decode_tokens_per_s
         click.echo(

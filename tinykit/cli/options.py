@@ -23,6 +23,10 @@ offline_option = click.option(
     "--offline", is_flag=True, default=None, callback=check_setting, help="Never use the network."
 )
 
+shared_option = click.option(
+    "--shared", is_flag=True, help="Ask the process that holds the model for all programs; it stays loaded."
+)
+
 
 def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of every command that uses a model."""

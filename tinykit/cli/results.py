@@ -8,18 +8,19 @@ from typing import Any
 
 import click
 
+from tinykit.cli.wording import in_shell_words
 from tinykit.errors import TinykitError
 
 
-def error_fields(error: Exception) -> dict[str, Any]:
-    """An error as JSON has it: its kind, what happened, what to do, and names that look alike."""
+def error_fields(error: Exception, said: tuple[str, str | None] | None = None) -> dict[str, Any]:
+    """An error as JSON has it: its kind, what happened, what to do, and names that look alike.
+
+    `said` are message and hint in other words than the error's own.
+    """
     if isinstance(error, click.ClickException):
         return {"type": type(error).__name__, "message": error.format_message(), "hint": None}
-    fields = {
-        "type": type(error).__name__,
-        "message": str(error),
-        "hint": getattr(error, "hint", None),
-    }
+    message, hint = said or (str(error), getattr(error, "hint", None))
+    fields = {"type": type(error).__name__, "message": message, "hint": hint}
     nearest = getattr(error, "nearest", None)
     return {**fields, "nearest": list(nearest)} if nearest else fields
 
@@ -48,10 +49,11 @@ def for_each(
             done = act(name)
         except TinykitError as error:
             code = code or exit_code(error)
-            results.append({"model": name, "ok": False, "error": error_fields(error)})
+            context = click.get_current_context()
+            message, hint = in_shell_words(error, context.command)
+            results.append({"model": name, "ok": False, "error": error_fields(error, (message, hint))})
             if not as_json:
-                hint = f"\n{error.hint}" if error.hint else ""
-                click.echo(f"Error: {name}: {error}{hint}", err=True)
+                click.echo(f"Error: {name}: {message}" + (f"\n{hint}" if hint else ""), err=True)
         else:
             text = done.pop("text")
             results.append({"model": name, "ok": True, **done})

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tinykit.cli.options import session_options
+from tinykit.cli.options import session_options, shared_option
 
 
 @click.command()
@@ -22,7 +22,7 @@ from tinykit.cli.options import session_options
     help="Requests that may wait for their turn; further ones are told that the model is busy.",
 )
 @click.option("--allow-remote", is_flag=True, help="Let --host be an address that other machines reach.")
-@click.option("--shared", is_flag=True, help="Use the process that notebooks with shared=True use as well.")
+@shared_option
 @click.option("--json", "as_json", is_flag=True, help="Say where it listens as one line of JSON.")
 @session_options
 def serve(

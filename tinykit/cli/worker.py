@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tinykit.cli.options import check_setting, offline_option
+from tinykit.errors import WorkerError
 
 if TYPE_CHECKING:
     from tinykit.worker.launch import Launch
@@ -18,7 +19,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.group(invoke_without_command=True)
 @click.pass_context
 def worker(context: click.Context) -> None:
-    """Show and control the processes that hold models for TinySession(shared=True)."""
+    """Show and control the processes that hold models for --shared and TinySession(shared=True)."""
     if context.invoked_subcommand is None:
         context.invoke(list_workers, as_json=False)
 
@@ -36,12 +37,31 @@ def list_workers(as_json: bool) -> None:
 @worker.command()
 @click.argument("name", required=False)
 @_as_json
-def status(name: str | None, as_json: bool) -> None:
-    """Show all that a worker says of itself; NAME may be left out if there is only one."""
-    from tinykit.worker.admin import answered, described, found
+def status(name: str | None, as_json: bool) -> int:
+    """Show all that the worker NAME says of itself, or all workers that run.
 
-    values = answered(found(name))
-    click.echo(json.dumps(values, indent=1) if as_json else described(values))
+    As JSON it is one object, without NAME a list.
+    """
+    from tinykit.cli import exit_code
+    from tinykit.worker.admin import answered, described, every, found
+
+    if name is not None:
+        values = answered(found(name))
+        click.echo(json.dumps(values, indent=1) if as_json else described(values))
+        return 0
+    rows: list[dict[str, Any]] = []
+    code = 0
+    for launch in every():
+        try:
+            rows.append(answered(launch))
+        except WorkerError as error:
+            code = exit_code(error)
+            rows.append({"name": launch.name, "state": "no answer", "hint": error.hint})
+    if as_json:
+        click.echo(json.dumps(rows, indent=1))
+    else:
+        click.echo("\n\n".join(map(described, rows)) or "No worker runs.")
+    return code
 
 
 @worker.command()
@@ -67,11 +87,13 @@ def start(no_load: bool, **options: Any) -> None:
 @click.argument("name", required=False)
 @click.option("--all", "is_all", is_flag=True, help="Stop every worker.")
 def stop(name: str | None, is_all: bool) -> None:
-    """Stop a worker; what it does for others ends with an error."""
-    from tinykit.worker.admin import every, found
+    """Stop the worker NAME, or the only one that runs; what it does for others ends with an error."""
+    from tinykit.worker.admin import every, found, to_stop
     from tinykit.worker.spawning import end_worker
 
-    launches: list[Launch] = every() if is_all else [found(name)]
+    if is_all and name is not None:
+        raise click.UsageError("Give either the name of a worker or --all.")
+    launches: list[Launch] = every() if is_all else to_stop() if name is None else [found(name)]
     for launch in launches:
         was_there = end_worker(launch)
         click.echo(f"{launch.name} {'was stopped' if was_there else 'did not run'}.")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from tinykit.errors import OptionError
@@ -56,23 +58,26 @@ class Constraint:
         return cls("choices", _checked("choices", _as_json("choices", list(dict.fromkeys(given)))))
 
     @classmethod
-    def json_schema(cls, schema: Mapping[str, Any] | type[Any] | str) -> Self:
-        """JSON that fits `schema`: a JSON schema, its text, or a pydantic class.
+    def json_schema(cls, schema: Mapping[str, Any] | type[Any] | str | os.PathLike[str]) -> Self:
+        """JSON that fits `schema`: a JSON schema, its text, a `Path` to such a file, a pydantic class.
 
         The JSON is written as `json.dumps` writes it, keys in the schema's order. Numbers have at most 15
         digits before the point and 9 behind it, so that they end; a schema without ``type`` allows any.
 
         Raises:
-            OptionError: It is none of these.
+            OptionError: It is none of these, or the file cannot be read.
         """
         model = None
-        if isinstance(schema, str):
+        if isinstance(schema, os.PathLike):
+            schema = _parsed_schema(_schema_text(schema), f"The schema in {os.fspath(schema)!s}")
+        elif isinstance(schema, str):
             schema = _parsed_schema(schema)
         elif isinstance(schema, type) and hasattr(schema, "model_json_schema"):
             model, schema = schema, schema.model_json_schema()
         if not isinstance(schema, Mapping):
             raise OptionError(
-                f"A schema must be a JSON object, its text or a pydantic class, not {_shown(schema)}.",
+                "A schema must be a JSON object, its text, a Path to it or a pydantic class, "
+                f"not {_shown(schema)}.",
                 hint='For example: {"type": "object", "properties": {"title": {"type": "string"}}}',
                 name="schema",
                 value=schema,
@@ -150,13 +155,34 @@ def _checked(name: str, text: object) -> str:
     return text
 
 
-def _parsed_schema(text: str) -> Any:
+def _schema_text(path: os.PathLike[str]) -> str:
+    try:
+        return Path(path).expanduser().read_text(encoding="utf-8-sig")
+    except (
+        OSError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # no UTF-8, a NUL, ~nobody
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise OptionError(
+            f"The schema {os.fspath(path)!s} cannot be read: {reason or error}.",
+            hint=f"A relative path starts from {Path.cwd()}.",
+            name="schema",
+            value=path,
+        ) from error
+
+
+def _parsed_schema(text: str, what: str = "The schema") -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
+        is_path = text.endswith(".json") and "\n" not in text
         raise OptionError(
-            f"The schema is not valid JSON: {error}.",
-            hint="Give the schema as a dict or a pydantic class, or mend its text.",
+            f"{what} is not valid JSON: {error}.",
+            hint=f"A file is given as a path: Path({text!r:.300})"
+            if is_path
+            else "Give the schema as a dict or a pydantic class, or mend its text.",
             name="schema",
             value=text,
         ) from error

@@ -1,10 +1,12 @@
 """A worker's process: ``python -m tinykit.worker``, with a `Launch` as JSON on standard input.
 
-Exit codes: 0 it ended as it should · 75 another process serves already · 1 it could not start.
+Exit codes: 0 it ended as it should · 74 its folder has no room · 75 another process serves already · 1 it
+could not start.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -12,7 +14,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+FULL = 74  # no room for the lock, the socket or what says who serves
 LOST = 75  # another process won
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 BANNER = "tinykit worker listens"
 
 
@@ -41,28 +45,33 @@ def serve(launch: object) -> int:
     logging.basicConfig(handlers=[log], level=logging.INFO, force=True)
     # the system lets go of it when this process ends in whatever way
     lock = filelock.FileLock(launch.path("lock"), mode=0o600)
+    transport = launch.transport
     try:
         lock.acquire(timeout=0)
-    except filelock.Timeout:
-        return LOST
-    transport = launch.transport
-    listener = transport.listen()
-    worker = Worker(launch, transport, listener)
-    signal.signal(signal.SIGTERM, lambda *_: worker.end("SIGTERM"))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    launch.path("pid").write_text(str(os.getpid()), encoding="ascii")
-    launch.save()
-    logging.getLogger("tinykit.worker").info("%s: %s, pid %d", BANNER, launch.name, os.getpid())
-    try:
+        listener = transport.listen()
+        worker = Worker(launch, transport, listener)
+        signal.signal(signal.SIGTERM, lambda *_: worker.end("SIGTERM"))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        launch.path("pid").write_text(str(os.getpid()), encoding="ascii")
+        launch.save()
+        logging.getLogger("tinykit.worker").info("%s: %s, pid %d", BANNER, launch.name, os.getpid())
         reason = worker.run()
         logging.getLogger("tinykit.worker").info("ended: %s", reason)
+    except filelock.Timeout:
+        return LOST
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        logging.getLogger("tinykit.worker").error("there is no room: %s", error)
+        return FULL
     finally:
-        if transport.is_ours():
-            transport.remove()
-        for ending in ("pid", "json"):
-            with suppress(OSError):
-                launch.path(ending).unlink()
-        lock.release()
+        if lock.is_locked:
+            if transport.is_ours():
+                transport.remove()
+            for ending in ("pid", "json"):
+                with suppress(OSError):
+                    launch.path(ending).unlink()
+            lock.release()
     return 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tinykit import settings
-from tinykit.errors import UnknownWorkerError, WorkerError
+from tinykit.errors import OptionError, UnknownWorkerError, WorkerError
 from tinykit.progress import size_text
 from tinykit.worker.launch import Launch
 from tinykit.worker.places import runtime_dir
@@ -30,26 +30,46 @@ def every() -> list[Launch]:
     return sorted(found, key=lambda launch: launch.name)
 
 
-def found(name: str | None) -> Launch:
-    """The worker that a name means: all of it, or a beginning that no other has; without one the only one.
+def found(name: str) -> Launch:
+    """The worker that a name means: all of it, or a beginning that no other has.
 
     Raises:
         UnknownWorkerError: there is none of that name.
-        WorkerError: there is none at all, or there are several.
+        OptionError: several begin so.
     """
     launches = every()
-    fitting = [one for one in launches if name is None or one.name.startswith(name)]
+    fitting = [one for one in launches if one.name.startswith(name)]
     exact = [one for one in fitting if one.name == name]
     if len(exact or fitting) == 1:
         return (exact or fitting)[0]
-    names = ", ".join(one.name for one in launches)
-    if name is not None and not fitting:
+    if not fitting:
         raise _unknown(f"No worker {name!r} runs.", name, [one.name for one in launches])
-    if not launches:
-        raise WorkerError(
-            "No worker runs.", hint="TinySession(shared=True) or 'tinykit worker start' starts one."
+    raise OptionError(
+        f"There are {len(fitting)} workers whose names begin with {name!r}.",
+        hint=f"Name one of: {_names(fitting)}",
+        name="name",
+        value=name,
+    )
+
+
+def to_stop() -> list[Launch]:
+    """The only worker that runs, to be stopped without a name; empty if none does.
+
+    Raises:
+        OptionError: there are several.
+    """
+    launches = every()
+    if len(launches) > 1:
+        raise OptionError(
+            f"There are {len(launches)} workers: {_names(launches)}.",
+            hint="Name the one to stop, or stop them all: tinykit worker stop --all",
+            name="name",
         )
-    raise WorkerError(f"There are {len(fitting)} workers.", hint=f"Name one of: {names}", worker=name)
+    return launches
+
+
+def _names(launches: list[Launch]) -> str:
+    return ", ".join(one.name for one in launches)
 
 
 def _unknown(said: str, name: str, known: list[str]) -> UnknownWorkerError:

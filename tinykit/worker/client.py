@@ -119,6 +119,7 @@ class Client:
         self.pid: int = greeting["pid"]
         self.tag: dict[str, Any] = greeting["tag"]
         self.is_open = True
+        self._is_deaf = False  # it takes nothing more, though its end may not have been read yet
         self._socket = connection
         self._frames = frames
         self._obituary = obituary
@@ -137,7 +138,7 @@ class Client:
     @property
     def is_usable(self) -> bool:
         """Whether it is open, and this is no fork of the process that opened it."""
-        return self.is_open and self._process == os.getpid()
+        return self.is_open and not self._is_deaf and self._process == os.getpid()
 
     def new_number(self) -> int:
         """A number for a request."""
@@ -172,6 +173,7 @@ class Client:
             try:
                 self._socket.sendall(data)
             except OSError as error:
+                self._is_deaf = True
                 raise _left() from error
             except BaseException:
                 self.close()  # half a frame was sent: nothing after it would be understood

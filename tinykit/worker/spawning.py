@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import tinykit
 from tinykit.errors import WorkerError
-from tinykit.worker.__main__ import LOST
+from tinykit.worker.__main__ import FULL, LOST
 from tinykit.worker.client import Client, died, greet
 from tinykit.worker.crashes import CRASHES
 from tinykit.worker.launch import Launch
@@ -147,6 +147,13 @@ class _Starting:
             time.sleep(min(1.0, _POLL_S * 2**self._lost))
             self._lost += 1
             return
+        if code == FULL:  # which may be over soon, so that it does not count as a crash
+            raise WorkerError(
+                f"The worker {self._launch.name} cannot start: there is no room in {self._launch.folder}.",
+                hint="Free some space there, or set TINYKIT_WORKER_DIR to a folder on another disk.",
+                worker=self._launch.name,
+                code=code,
+            )
         CRASHES.add(self._launch, f"it ended with code {code} before it listened")
         raise WorkerError(
             f"The worker {self._launch.name} ended with code {code} before it listened."
