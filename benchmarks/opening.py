@@ -19,6 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from plain_errors import positive, run
+
 from tinykit import TinySession
 
 WAYS = ("copied", "mapped", "beside")
@@ -81,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model")
     parser.add_argument("--dtype")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=positive, default=5)
     arguments = parser.parse_args()
     with TinySession(arguments.model, dtype=arguments.dtype, progress=False) as session:
         graph = next(session.load().folder.rglob("*.onnx"))
@@ -108,4 +110,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

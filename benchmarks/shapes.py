@@ -19,6 +19,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+from plain_errors import positive
 
 from tinykit.backends.onnx import OnnxBackend
 from tinykit.convert.checkpoint import Architecture, Packed, matrix_shapes
@@ -148,9 +149,9 @@ def measure(shape: str, layers: int, tokens: int, rounds: int) -> list[dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=80)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--layers", type=positive, default=8)
+    parser.add_argument("--tokens", type=positive, default=80)
+    parser.add_argument("--rounds", type=positive, default=7)
     options = parser.parse_args()
     rows = []
     print("shape         dtype  prompt ms  step ms   of 16  opens s    MB cosine")

@@ -19,6 +19,12 @@ import sys
 import tempfile
 import time
 
+from plain_errors import positive, run
+
+from tinykit.loading import DEFAULT_MODEL
+from tinykit.recipes import get_recipe
+from tinykit.registry import get_model
+
 MESSAGE = "why does my docker container exit with code 137"
 CHILD = """
 import time
@@ -98,10 +104,13 @@ def timed(command: list[str]) -> tuple[float, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=positive, default=9)
     parser.add_argument("--model")
     parser.add_argument("--recipe")
     arguments = parser.parse_args()
+    get_model(arguments.model or DEFAULT_MODEL)  # an unknown one is told here, in a line
+    if arguments.recipe:
+        get_recipe(arguments.recipe)
     with tempfile.TemporaryDirectory(prefix="tinykit-startup-") as bytecode:
         ENVIRONMENT.setdefault("PYTHONPYCACHEPREFIX", bytecode)
         measure(arguments)
@@ -136,4 +145,4 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -16,6 +16,10 @@ import sys
 import time
 from itertools import product
 
+from plain_errors import positive, run
+
+from tinykit.registry import get_model
+
 MESSAGES = (
     "why does my docker container exit with code 137",
     "can you help me write a cover letter for a junior data analyst job?",
@@ -25,6 +29,16 @@ MESSAGES = (
     "convert this sql query to pandas: select a, count(*) from t group by a",
 )
 DEFAULT = "-1"  # what ONNX Runtime takes for its own choice
+
+
+def number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
+    return int(text)
+
+
+def spin_us(text: str) -> str:
+    return text if text in ("default", "ours") else str(number(text))
 
 
 def measure(model: str, spin: str, threads: int | None, others: int) -> dict[str, float]:
@@ -59,16 +73,17 @@ def measure(model: str, spin: str, threads: int | None, others: int) -> dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--spin", nargs="+", default=["default", "ours", "0"])
-    parser.add_argument("--others", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--threads", nargs="+", type=int, default=[None])
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--spin", nargs="+", type=spin_us, default=["default", "ours", "0"])
+    parser.add_argument("--others", nargs="+", type=number, default=[0, 1, 2])
+    parser.add_argument("--threads", nargs="+", type=positive, default=[None])
+    parser.add_argument("--rounds", type=positive, default=4)
     parser.add_argument("--model", default="smollm2-135m-titles")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(options.model, *json.loads(options.one))))
         return
+    get_model(options.model)  # an unknown one is told here, in a line
     kinds = list(product(options.spin, options.threads, options.others))
     found: dict[tuple[str, int | None, int], list[dict[str, float]]] = {kind: [] for kind in kinds}
     for turn in range(options.rounds):
@@ -90,4 +105,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

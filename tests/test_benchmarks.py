@@ -12,12 +12,23 @@ import tinykit
 FOLDER = Path(tinykit.__file__).parents[1] / "benchmarks"
 
 
-@pytest.mark.parametrize("name", ["agreement", "choices", "memory"])
-def test_model_that_nobody_knows_is_no_traceback(name):
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / f"{name}.py"), "--model", "smolm2-135m"],
+def script(name, *options):
+    return subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), *options],
         env={**os.environ, "PYTHONPATH": str(FOLDER.parent)}, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["opening", "shapes", "startup", "threads"])
+def test_no_rounds_are_refused(name):
+    done = script(name, "--rounds", "0")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("must be a whole number from 1 on, got '0'")
+
+
+@pytest.mark.parametrize("name", ["agreement", "choices", "memory", "opening", "startup", "threads"])
+def test_model_that_nobody_knows_is_no_traceback(name):
+    done = script(name, "--model", "smolm2-135m")
     assert (done.returncode, done.stdout) == (1, "")
     said, advice = done.stderr.splitlines()
     assert said == "There is no model 'smolm2-135m'" and "Did you mean smollm2-135m" in advice

@@ -108,6 +108,16 @@ def test_damaged_weights_are_found_before_they_are_kept(tmp_path):
     assert store.entries() == []
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[]", b"{}", b'{"max_position_embeddings": null}'])
+def test_damaged_configuration_of_an_import_is_told_with_what_to_do(gguf, content):
+    folder = loading.load(gguf, progress=Progress(False)).folder
+    config = folder / "config.json"
+    config.write_bytes(content.ljust(config.stat().st_size))  # of the same size, so that it seems whole
+    with pytest.raises(ModelFileError, match=r"config\.json cannot be used") as caught:
+        loading.load(gguf, progress=Progress(False))
+    assert str(folder) in caught.value.hint
+
+
 def test_foreign_error_during_the_import_is_ours(gguf, monkeypatch):
     import tinykit.convert.decoder as decoder
 

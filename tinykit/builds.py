@@ -151,23 +151,36 @@ def open_build(folder: Path, *, threads: int | None, device: Device = CPU) -> tu
     """The backend of an imported model, and the tokens that end its texts.
 
     Raises:
-        ModelFileError: the folder holds no graph.
+        ModelFileError: the folder holds no graph, or its configuration is damaged.
     """
     from tinykit.backends.onnx import OnnxBackend
 
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    context_length, eos_ids = _limits(folder / "config.json")
     for dtype, name in GRAPH_NAMES.items():
         graph = folder / "onnx" / name
         if graph.is_file():
             backend = OnnxBackend(
                 graph,
                 dtype=dtype,
-                context_length=config["max_position_embeddings"],
+                context_length=context_length,
                 threads=threads,
                 is_final=device == CPU,
                 device=device,
             )
-            return backend, config["eos_token_id"]
+            return backend, eos_ids
     raise ModelFileError(
         f"{folder} holds no ONNX graph.", hint="Delete the folder; it is made again.", path=folder
     )
+
+
+def _limits(config: Path) -> tuple[int, list[int]]:
+    """What an import notes beside its graph: tokens of context, and the tokens that end its texts."""
+    try:
+        noted = json.loads(config.read_text(encoding="utf-8"))
+        return int(noted["max_position_embeddings"]), [int(index) for index in noted["eos_token_id"]]
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        raise ModelFileError(
+            f"{config} cannot be used: {error!r:.120}",
+            hint=f"Delete the folder {config.parent}; it is made again.",
+            path=config,
+        ) from error

@@ -43,7 +43,9 @@ def test_what_is_not_installed_is_left_out_and_said(two, quiet, monkeypatch):
     monkeypatch.setitem(command.PEERS, "openvino", replace(two["openvino"], packages=("no_such_package",)))
     outcome = command.run(small())
     assert outcome.figures.engines() == ["tinykit"]
-    assert outcome.figures.failed == {"openvino": "no_such_package is not installed"}
+    assert outcome.figures.failed == {
+        "openvino": "no_such_package is not installed (pip install no-such-package)"
+    }
 
 
 def test_an_interpreter_that_is_not_there_is_said(two, quiet, monkeypatch):

@@ -80,7 +80,7 @@ class Outcome:
 
     @property
     def passes(self) -> bool:
-        """Whether all default builds are accurate enough."""
+        """Whether all builds of ours that took part are accurate enough."""
         return all(gate.passes for gate in self.gates)
 
 
@@ -95,8 +95,10 @@ def run(options: Options, *, say: Emit = lambda text: None, progress: Progress |
     options.check()
     progress = progress or Progress(False)
     peers, missing = present(options)
+    for name, why in missing.items():
+        say(f"{name} is left out: {why}")
+    refuse_busy(options.busy_ok, say)  # before anything is imported or converted
     places, failed = _places(peers, options, progress)
-    refuse_busy(options.busy_ok, say)
     lengths: dict[Length, tuple[str, ...]] = {
         "short": SHORT[: options.messages], "long": long_messages(options.messages)
     }  # fmt: skip
@@ -128,7 +130,8 @@ def present(options: Options) -> tuple[dict[str, Peer], dict[str, str]]:
         peer = PEERS[name]
         lacking = _lacking(_of(options.pythons, name, peer) or sys.executable, peer.packages)
         if lacking:
-            missing[name] = f"{', '.join(lacking)} is not installed"
+            packages = " ".join(lacking).replace("_", "-")
+            missing[name] = f"{', '.join(lacking)} is not installed (pip install {packages})"
         else:
             found[name] = peer
     return found, missing

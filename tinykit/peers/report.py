@@ -268,7 +268,7 @@ def _gates(gates: Sequence[Accuracy]) -> Table:
         ]
         for gate in gates
     ]  # fmt: skip
-    caption = f"Default builds against float weights: KL at most {MOST_KL}, top-1 at least {LEAST_TOP1}"
+    caption = f"Builds against float weights: KL at most {MOST_KL}, top-1 at least {LEAST_TOP1}"
     header = ("model", "build", "messages", "tokens", "mean KL", "95 %", "top-1", "passes")
     return Table.of(caption, header, rows, range(2, 7))
 
