@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_LETTERS = 512  # more than the alphabet has
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
 
 
@@ -15,10 +16,14 @@ def byte_level(texts: Sequence[str]) -> list[bytes]:
 
     The alphabet: https://github.com/openai/gpt-2/blob/master/src/encoder.py (bytes_to_unicode).
     """
-    others = (byte for byte in range(256) if byte not in _PRINTABLE)
-    alphabet = dict.fromkeys(_PRINTABLE) | {256 + n: byte for n, byte in enumerate(others)}
-    table = {letter: letter if byte is None else byte for letter, byte in alphabet.items()}
-    whole = "".join(texts).translate(table).encode("latin-1", "replace")  # one byte per letter
+    import numpy as np
+
+    others = [byte for byte in range(256) if byte not in _PRINTABLE]
+    table = np.full(_LETTERS, ord("?"), np.uint8)  # of letters outside of the alphabet
+    table[:256] = range(256)
+    table[256 : 256 + len(others)] = others
+    letters = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
+    whole = table[np.minimum(letters, _LETTERS - 1)].tobytes()  # one byte per letter
     ends = itertools.accumulate(map(len, texts))
     return [whole[end - len(text) : end] for text, end in zip(texts, ends, strict=True)]
 

@@ -162,15 +162,25 @@ class Tokenizer:
 
     def token_bytes(self) -> list[bytes]:
         """What each token adds to a text, by id: nothing for control tokens and for ids without a token."""
-        ids = self._raw.get_vocab(with_added_tokens=True)
-        texts = [""] * (max(ids.values(), default=-1) + 1)
-        for text, index in ids.items():
-            texts[index] = text
+        texts = self._texts()
         kinds = self._raw.decoder.__getstate__() if self._raw.decoder else b""
         result = byte_level(texts) if b"ByteLevel" in kinds else sentencepiece(texts)
         for index, token in self._raw.get_added_tokens_decoder().items():
             result[index] = b"" if index in self._control_tokens else token.content.encode()
         return result
+
+    def _texts(self) -> list[str]:
+        """Each token as the vocabulary has it, by id; empty for ids without a token."""
+        count = self.vocab_size
+        found = (self._raw.id_to_token(index) for index in range(count))
+        texts = [text for text in found if text is not None]
+        if len(texts) == count and self._raw.id_to_token(count) is None:
+            return texts
+        ids = self._raw.get_vocab(with_added_tokens=True)  # slower; its ids have gaps
+        texts = [""] * (max(ids.values(), default=-1) + 1)
+        for text, index in ids.items():
+            texts[index] = text
+        return texts
 
     def special_id(self, token: str) -> int | None:
         """The id of a control token, or None if there is none of that name."""
