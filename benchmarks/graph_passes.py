@@ -39,47 +39,26 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from shapes import CONTEXT, RandomWeights
 from tokenizers import Tokenizer, models
 
 from tinykit.backends.onnx import OnnxBackend
-from tinykit.convert.checkpoint import Architecture, Packed, matrix_shapes
+from tinykit.convert.checkpoint import Packed
 from tinykit.convert.decoder import write_decoder
 from tinykit.convert.optimize import PASSES, read_graph
 from tinykit.folders import open_folder
 from tinykit.optional import onnxruntime_library
 
-SHAPE = {"hidden": 576, "intermediate": 1536, "heads": 9, "kv_heads": 3, "head_dim": 64, "vocab_size": 49152}
-CONTEXT = 2048
+SHAPE = "smollm2-135m"
 
 
-class RandomWeights:
-    """A checkpoint of random weights; 4-bit codes are random, 8-bit ones are rounded floats."""
+class CodedWeights(RandomWeights):
+    """Random weights, for 4 bits with random codes."""
 
     def __init__(self, layers: int, bits: int) -> None:
+        super().__init__(SHAPE, layers)
         self.bits = bits
         self.rng = np.random.default_rng(1)
-        self.architecture = Architecture(
-            family="llama",
-            layers=layers,
-            context_length=CONTEXT,
-            norm_eps=1e-5,
-            rope_theta=10000.0,
-            tied_embeddings=True,
-            bos_id=0,
-            eos_ids=(0,),
-            **SHAPE,
-        )
-        self.shapes = matrix_shapes(self.architecture)
-        self.shapes["model.embed_tokens.weight"] = (SHAPE["vocab_size"], SHAPE["hidden"])
-
-    def __contains__(self, name: str) -> bool:
-        return name.endswith("weight") and not any(part in name for part in ("lm_head", "q_norm", "k_norm"))
-
-    def floats(self, name: str) -> np.ndarray:
-        if "norm" in name:
-            return np.ones(SHAPE["hidden"], np.float32)
-        rows, columns = self.shapes[name]
-        return (self.rng.standard_normal((rows, columns)) / columns**0.5).astype(np.float32)
 
     def packed(self, name: str) -> Packed | None:
         if self.bits == 8 or "norm" in name:
@@ -89,9 +68,6 @@ class RandomWeights:
         scales = np.full((rows, columns // 32), 0.2 / columns**0.5, np.float32)
         return Packed(codes, scales, 4)
 
-    def rope_divisors(self) -> None:
-        return None
-
 
 def as_exported(path: Path) -> None:
     """Take away what our own importer does better than many exports: in place."""
@@ -100,10 +76,13 @@ def as_exported(path: Path) -> None:
         kept = [attribute for attribute in node.attribute if attribute.name != "accuracy_level"]
         del node.attribute[:]
         node.attribute.extend(kept)
+        inputs = ["all_logits" if name == "num_logits_to_keep" else name for name in node.input]
+        del node.input[:]
+        node.input.extend(inputs)
     inputs = [value for value in model.graph.input if value.name != "num_logits_to_keep"]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
-    model.graph.initializer.append(numpy_helper.from_array(np.array(0), "num_logits_to_keep"))  # 0 is all
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0), "all_logits"))  # 0 is all
     del model.graph.value_info[:]
     onnx.save(model, path)
 
@@ -120,7 +99,7 @@ def best(rounds: int, call) -> float:
 def measure(path: Path, tokens: int, rounds: int) -> tuple[dict, np.ndarray]:
     """Seconds of a step after `tokens` tokens and of their prefill, and the logits after them."""
     backend = OnnxBackend(path, dtype="x", context_length=CONTEXT, threads=1)
-    ids = [(7919 * n) % SHAPE["vocab_size"] for n in range(tokens)]
+    ids = [(7919 * n) % backend.info.vocab_size for n in range(tokens)]
     state = backend.new_state()
     logits = backend.forward(ids, state)[-1].astype(np.float64)
     row = {
@@ -163,7 +142,7 @@ def loads(folder: Path, rounds: int) -> dict[str, float]:
 def write_folder(folder: Path, layers: int, bits: int) -> Path:
     (folder / "onnx").mkdir(parents=True)
     path = folder / "onnx" / f"model_q{bits}.onnx"
-    write_decoder(RandomWeights(layers, bits), path, dtype="q4" if bits == 4 else "q8")
+    write_decoder(CodedWeights(layers, bits), path, dtype="q4" if bits == 4 else "q8")
     as_exported(path)
     config = {"model_type": "llama", "max_position_embeddings": CONTEXT}
     (folder / "config.json").write_text(json.dumps(config))

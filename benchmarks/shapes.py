@@ -27,16 +27,17 @@ from tinykit.convert.decoder import write_decoder
 
 # family, hidden, intermediate, heads, kv_heads, head_dim, vocab_size, from the configurations on the hub
 SHAPES = {
+    "smollm2-135m": ("llama", 576, 1536, 9, 3, 64, 49152),
     "smollm2-360m": ("llama", 960, 2560, 15, 5, 64, 49152),
     "qwen2.5-0.5b": ("qwen2", 896, 4864, 14, 2, 64, 151936),
     "qwen3-0.6b": ("qwen3", 1024, 3072, 16, 8, 128, 151936),
 }
-CONTEXT, KEPT, BATCH = 1024, 20, 16
+CONTEXT, KEPT, BATCH = 2048, 20, 16
 PRECISIONS = ("q8", "w8a8")
 
 
 class RandomWeights:
-    """A checkpoint of random weights, the same for a name each time."""
+    """A checkpoint of random weights in the shape of a model, the same for a name each time."""
 
     def __init__(self, shape: str, layers: int) -> None:
         family, hidden, intermediate, heads, kv_heads, head_dim, vocab_size = SHAPES[shape]

@@ -1,5 +1,6 @@
 """What the scripts of `benchmarks/` say of options that cannot be used."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,15 @@ import pytest
 import tinykit
 
 FOLDER = Path(tinykit.__file__).parents[1] / "benchmarks"
+
+
+def test_all_graph_passes_leave_the_logits_as_they_are():
+    done = script("graph_passes", "--layers", "1", "--rounds", "1", "--tokens", "8", "--bits", "4")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    found = {row["graph"]: row["similarity"] for row in result["rows"] if "graph" in row}
+    assert {"as exported", "accuracy_level", "last_logits", "all passes"} <= set(found)
+    assert min(found.values()) > 0.999
 
 
 def script(name, *options):

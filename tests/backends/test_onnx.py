@@ -116,6 +116,11 @@ def test_closed_backend_says_so(backend):
         backend.forward([1], backend.new_state())
 
 
+def test_threads_that_wait_soon_sleep(backend):
+    options = backend._graph._session.get_session_options()
+    assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "20"
+
+
 def test_states_that_are_kept_do_not_keep_a_closed_session(backend):
     state, other = backend.new_state(), backend.new_state()
     backend.forward(IDS, state)

@@ -65,3 +65,8 @@ def test_what_is_asked_of_a_dead_process_fails():
 def test_bytecode_is_written_where_the_others_have_theirs(monkeypatch):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     assert "PYTHONDONTWRITEBYTECODE" not in environment()
+
+
+def test_engines_do_not_report_to_their_makers():
+    found = environment()
+    assert (found["ORT_DISABLE_TELEMETRY"], found["NNCF_CI"]) == ("1", "1")
