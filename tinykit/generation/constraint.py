@@ -158,12 +158,7 @@ def _checked(name: str, text: object) -> str:
 def _schema_text(path: os.PathLike[str]) -> str:
     try:
         return Path(path).expanduser().read_text(encoding="utf-8-sig")
-    except (
-        OSError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # no UTF-8, a NUL, ~nobody
+    except (OSError, TypeError, ValueError, RuntimeError) as error:  # no UTF-8, a NUL, ~nobody
         reason = error.strerror if isinstance(error, OSError) else None
         raise OptionError(
             f"The schema {os.fspath(path)!s} cannot be read: {reason or error}.",
