@@ -257,7 +257,7 @@ class TestFailures:
             ("THREADS", "many", "The variable TINYKIT_THREADS is 'many', but must be a whole number"),
             ("THREADS", "100000", "The variable TINYKIT_THREADS is '100000', but must be a whole number"),
             ("OFFLINE", "maybe", "The variable TINYKIT_OFFLINE is 'maybe', but must be one of"),
-            ("DEVICE", "quantum", "Unknown device 'quantum'"),
+            ("DEVICE", "quantum", "The variable TINYKIT_DEVICE cannot be used. Unknown device 'quantum'"),
             (
                 "CONFIG",
                 "~no-such-user/x",
@@ -567,3 +567,21 @@ def test_time_of_the_titles_of_a_file_is_one_time(run, gguf, monkeypatch):
     monkeypatch.setattr(commands.time, "perf_counter", lambda: next(clock))
     run("title", "-m", gguf, "--timeout", 1.5, "--file", "-", stdin=b"a b c\nd e f\ng h i")
     assert given == [1.5, 0.5, 0.0]
+
+
+def test_bad_schema_file_is_named(run, tmp_path):
+    file = tmp_path / "bad.json"
+    file.write_text("{nope", encoding="utf-8")
+    code, out, err = run("complete", "--schema", file, "x")
+    assert (code, out) == (2, "")
+    assert f"The schema in {file} is not valid JSON" in err and err.endswith("Mend the file.\n")
+    code, _, err = run("complete", "--schema", "-", "x", stdin=b"{nope")
+    assert code == 2 and "The schema is not valid JSON" in err
+
+
+def test_bad_device_of_a_variable_names_the_variable(run, monkeypatch):
+    monkeypatch.setenv("TINYKIT_DEVICE", "cuba")
+    code, _, err = run("title", "x")
+    assert code == 2 and "The variable TINYKIT_DEVICE cannot be used. Unknown device 'cuba'" in err
+    code, _, err = run("title", "--device", "cuda9", "x")
+    assert code == 2 and "TINYKIT_DEVICE" not in err

@@ -44,7 +44,7 @@ def test_what_is_not_installed_is_left_out_and_said(two, quiet, monkeypatch):
     outcome = command.run(small())
     assert outcome.figures.engines() == ["tinykit"]
     assert outcome.figures.failed == {
-        "openvino": "no_such_package is not installed (pip install no-such-package)"
+        "openvino": "no_such_package is not installed (pip install no-such-package; docs/peers.md has all that it needs)"
     }
 
 

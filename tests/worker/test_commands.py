@@ -55,6 +55,8 @@ def test_worker_is_started_shown_and_stopped(tinykit, shared, backend, model_pat
         assert f"Did you mean {name}? There are: {name}" in err
         assert "Did you mean" not in tinykit(command, "nobody")[1]
 
+    _, err, code = tinykit("stop", "")  # as of a variable that is not set
+    assert code == 3 and "No worker '' runs" in err
     assert tinykit("stop", name) == f"{name} was stopped.\n"
     wait_until(lambda: not is_alive(pid))
     assert tinykit("list") == "No worker runs.\n"

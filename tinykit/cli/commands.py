@@ -174,6 +174,14 @@ def _show(result: Title, *, why: bool, elapsed_s: float | None) -> None:
         )
 
 
+def _schema(file: IO[str] | None) -> Path | str | None:
+    """A file as its path, so that errors name it; standard input as its text."""
+    if file is None:
+        return None
+    name = getattr(file, "name", "<stdin>")
+    return file.read() if name == "<stdin>" else Path(name)
+
+
 def _printable(text: str) -> str:
     """Without control characters, which a terminal would obey."""
     return "".join(char if char.isprintable() else " " for char in text)
@@ -222,7 +230,7 @@ def complete(
         "seed": seed,
         "regex": regex,
         "choices": choices or None,
-        "schema": schema.read() if schema else None,
+        "schema": _schema(schema),
         "timeout_s": timeout_s,
     }
     chosen = {name: value for name, value in given.items() if value is not None}

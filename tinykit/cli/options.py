@@ -15,7 +15,8 @@ def check_setting(context: click.Context, option: click.Parameter, value: Any) -
     """The option as given; if it or the setting behind it is bad, that is said before anything is fetched."""
     chosen = settings.get(str(option.name), value)
     if option.name == "device":
-        device_name(chosen)
+        with settings.blaming(device=value):
+            device_name(chosen)
     return value
 
 

@@ -155,6 +155,9 @@ def _checked(name: str, text: object) -> str:
     return text
 
 
+_THE_SCHEMA = "The schema"
+
+
 def _schema_text(path: os.PathLike[str]) -> str:
     try:
         return Path(path).expanduser().read_text(encoding="utf-8-sig")
@@ -168,16 +171,18 @@ def _schema_text(path: os.PathLike[str]) -> str:
         ) from error
 
 
-def _parsed_schema(text: str, what: str = "The schema") -> Any:
+def _parsed_schema(text: str, what: str = _THE_SCHEMA) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        is_path = text.endswith(".json") and "\n" not in text
+        hint = "Give the schema as a dict or a pydantic class, or mend its text."
+        if what != _THE_SCHEMA:
+            hint = "Mend the file."
+        elif text.endswith(".json") and "\n" not in text:
+            hint = f"A file is given as a path: Path({text!r:.300})"
         raise OptionError(
             f"{what} is not valid JSON: {error}.",
-            hint=f"A file is given as a path: Path({text!r:.300})"
-            if is_path
-            else "Give the schema as a dict or a pydantic class, or mend its text.",
+            hint=hint,
             name="schema",
             value=text,
         ) from error

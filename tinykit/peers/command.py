@@ -131,7 +131,8 @@ def present(options: Options) -> tuple[dict[str, Peer], dict[str, str]]:
         lacking = _lacking(_of(options.pythons, name, peer) or sys.executable, peer.packages)
         if lacking:
             packages = " ".join(lacking).replace("_", "-")
-            missing[name] = f"{', '.join(lacking)} is not installed (pip install {packages})"
+            how = f"pip install {packages}; docs/peers.md has all that it needs"
+            missing[name] = f"{', '.join(lacking)} is not installed ({how})"
         else:
             found[name] = peer
     return found, missing

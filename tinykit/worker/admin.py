@@ -38,7 +38,7 @@ def found(name: str) -> Launch:
         OptionError: several begin so.
     """
     launches = every()
-    fitting = [one for one in launches if one.name.startswith(name)]
+    fitting = [one for one in launches if name and one.name.startswith(name)]
     exact = [one for one in fitting if one.name == name]
     if len(exact or fitting) == 1:
         return (exact or fitting)[0]
